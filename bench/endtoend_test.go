@@ -5,12 +5,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -26,13 +28,16 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/agent/device/devicetest"
-	"berth.dev/berth/internal/agent/runtime"
+	agentruntime "berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/manager"
+	catalogue "berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/link/ca"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // BenchmarkEndToEnd takes short batch sessions from a signed POST /session to SUCCESS. The manager, all agents and the
@@ -109,26 +114,45 @@ func setting(name string, def int) int {
 type controller struct {
 	pg       *embedded.Postgres
 	db       *pgx.Conn
+	dir      string
 	manager  *role
 	agents   *role
+	nodes    *role // simulated agents; nil without
+	grown    int   // how many of them there are
 	counting bool
 	api      *api.Client
 }
 
 // role is this test binary running as a part of the cluster; see TestRole.
 type role struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	said  map[string]string
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	said    map[string]string
+	answers chan string
+	ended   chan struct{}
 }
 
+// newController starts a manager and real agents over engines in memory.
 func newController(b *testing.B, agents int) *controller {
+	b.Helper()
+	c := newManager(b)
+	c.agents = c.newAgents(b, "agents")
+	var tokens []string
+	c.manager.ask(b, &tokens, "tokens", 0, agents)
+	c.agents.ask(b, nil, append([]any{"add", 0}, anys(tokens)...)...)
+	c.until(b, agents, `SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'`)
+	c.importImages(b)
+	return c
+}
+
+// newManager starts a manager that has no agents.
+func newManager(b *testing.B) *controller {
 	b.Helper()
 	dir, err := os.MkdirTemp("", "berth-bench-")
 	require.NoError(b, err)
 	require.NoError(b, os.Chmod(dir, 0o755))
 	b.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c := &controller{counting: os.Getenv("BERTH_BENCH_STATEMENTS") != ""}
+	c := &controller{dir: dir, counting: os.Getenv("BERTH_BENCH_STATEMENTS") != ""}
 	c.pg = embedded.NewPostgres(embedded.PostgresConfig{StateDir: dir}, slog.New(slog.DiscardHandler))
 	require.NoError(b, c.pg.Service().Start(b.Context()))
 	b.Cleanup(func() { _ = c.pg.Service().Stop(context.Background()) })
@@ -148,15 +172,7 @@ func newController(b *testing.B, agents int) *controller {
 		require.NoError(b, c.db.QueryRow(b.Context(), "SHOW "+name).Scan(&on))
 		require.Equal(b, "on", on, "%s: what is acknowledged must be durable", name)
 	}
-	c.manager = newRole(b, "manager", "DIR="+filepath.Join(dir, "manager"), "DSN="+c.pg.DSN(), "AGENTS="+strconv.Itoa(agents))
-	// What agents keep on their own disks is not the controller's; here all of them share one machine, so it goes to memory.
-	memory, err := os.MkdirTemp("/dev/shm", "berth-bench-")
-	if err != nil {
-		memory = b.TempDir()
-	}
-	b.Cleanup(func() { _ = os.RemoveAll(memory) })
-	c.agents = newRole(b, "agents", "DIR="+memory, "MANAGER="+c.manager.said["agents"], "TOKENS="+c.manager.said["tokens"],
-		"AGENTS="+strconv.Itoa(agents))
+	c.manager = newRole(b, "manager", "DIR="+filepath.Join(dir, "manager"), "DSN="+c.pg.DSN())
 	c.api, err = api.New(api.Config{Endpoint: "http://" + c.manager.said["api"], AccessKey: c.manager.said["access"],
 		SecretKey: api.Secret(c.manager.said["secret"])})
 	require.NoError(b, err)
@@ -164,8 +180,28 @@ func newController(b *testing.B, agents int) *controller {
 	_, err = c.db.Exec(b.Context(), `UPDATE keypair_resource_policies SET max_concurrent_sessions = 1000000; `+
 		`UPDATE keypairs SET rate_limit = 100000000`)
 	require.NoError(b, err)
-	c.until(b, agents, `SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'`)
 	return c
+}
+
+// newAgents starts a process for agents.
+func (c *controller) newAgents(b *testing.B, name string) *role {
+	b.Helper()
+	// What agents keep on their own disks is not the controller's; here all of them share one machine, so it goes to memory.
+	memory, err := os.MkdirTemp("/dev/shm", "berth-bench-")
+	if err != nil {
+		memory = b.TempDir()
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(memory) })
+	return newRole(b, name, "DIR="+memory, "MANAGER="+c.manager.said["agents"])
+}
+
+// importImages takes the images that agents report into the catalogue.
+func (c *controller) importImages(b *testing.B) {
+	b.Helper()
+	var reference, digest string
+	c.until(b, 1, `SELECT count(DISTINCT digest) FROM agent_images`)
+	require.NoError(b, c.db.QueryRow(b.Context(), `SELECT reference, digest FROM agent_images LIMIT 1`).Scan(&reference, &digest))
+	c.manager.ask(b, nil, "import", reference, digest)
 }
 
 func (c *controller) connect(b *testing.B) {
@@ -196,8 +232,16 @@ func (c *controller) until(b *testing.B, want int, count string) {
 	}
 }
 
-// run submits n sessions from several clients at a time and waits until all have ended well.
+// run submits n sessions from several clients at a time, waits until all have ended and sees that they ended well.
 func (c *controller) run(b *testing.B, prefix string, n, clients int) time.Duration {
+	b.Helper()
+	took := c.pass(b, prefix, n, clients)
+	c.verify(b, prefix, n)
+	return took
+}
+
+// pass submits n sessions from several clients at a time and waits until all have ended.
+func (c *controller) pass(b *testing.B, prefix string, n, clients int) time.Duration {
 	b.Helper()
 	began := time.Now()
 	var next atomic.Int64
@@ -220,6 +264,13 @@ func (c *controller) run(b *testing.B, prefix string, n, clients int) time.Durat
 	submitted := time.Since(began)
 	c.until(b, 0, `SELECT count(*) FROM sessions WHERE ended_at IS NULL`)
 	took := time.Since(began)
+	b.Logf("%s: %d sessions acknowledged after %s, ended after %s", prefix, n, submitted.Round(time.Millisecond), took.Round(time.Millisecond))
+	return took
+}
+
+// verify sees that the sessions of a run ended well.
+func (c *controller) verify(b *testing.B, prefix string, n int) {
+	b.Helper()
 	if testing.Verbose() {
 		c.timeline(b, prefix)
 	}
@@ -229,8 +280,6 @@ func (c *controller) run(b *testing.B, prefix string, n, clients int) time.Durat
 		FROM sessions WHERE name LIKE $1`, prefix+"-%").Scan(&good, &started))
 	require.Equal(b, n, good, "all end with SUCCESS")
 	require.Equal(b, n, started, "all are known to have run")
-	b.Logf("%s: %d sessions acknowledged after %s, ended after %s", prefix, n, submitted.Round(time.Millisecond), took.Round(time.Millisecond))
-	return took
 }
 
 // timeline prints when the moves happened, in seconds since the first session was created.
@@ -260,7 +309,12 @@ type spent struct {
 
 func (c *controller) usage(b *testing.B) (s spent) {
 	b.Helper()
-	s.manager, s.agents, s.clients = cpuOf(c.manager.cmd.Process.Pid, false), cpuOf(c.agents.cmd.Process.Pid, false), usage()
+	s.manager, s.clients = cpuOf(c.manager.cmd.Process.Pid, false), usage()
+	for _, r := range []*role{c.agents, c.nodes} {
+		if r != nil {
+			s.agents += cpuOf(r.cmd.Process.Pid, false)
+		}
+	}
 	s.postgres = cpuOf(c.pg.Pid(), true)
 	for _, pid := range childrenOf(c.pg.Pid()) {
 		s.postgres += cpuOf(pid, false)
@@ -330,7 +384,8 @@ func newRole(b *testing.B, name string, env ...string) *role {
 	b.Helper()
 	self, err := os.Executable()
 	require.NoError(b, err)
-	r := &role{cmd: exec.Command(self, "-test.run", "^TestRole$", "-test.v"), said: map[string]string{}}
+	r := &role{cmd: exec.Command(self, "-test.run", "^TestRole$", "-test.v", "-test.timeout", "0"), said: map[string]string{},
+		answers: make(chan string, 1), ended: make(chan struct{})}
 	r.cmd.Env = append(os.Environ(), "BERTH_ROLE="+name)
 	for _, e := range env {
 		r.cmd.Env = append(r.cmd.Env, "BERTH_ROLE_"+e)
@@ -343,14 +398,16 @@ func newRole(b *testing.B, name string, env ...string) *role {
 	require.NoError(b, err)
 	require.NoError(b, r.cmd.Start())
 	said := make(chan struct{})
-	ended := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(r.ended)
 		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, maxLine)
 		for lines.Scan() {
 			if text, ok := strings.CutPrefix(lines.Text(), "READY "); ok {
 				_ = json.Unmarshal([]byte(text), &r.said)
 				close(said)
+			} else if text, ok := strings.CutPrefix(lines.Text(), "ANSWER "); ok {
+				r.answers <- text
 			} else if testing.Verbose() {
 				fmt.Println(name+":", lines.Text())
 			}
@@ -358,25 +415,58 @@ func newRole(b *testing.B, name string, env ...string) *role {
 	}()
 	b.Cleanup(func() {
 		_ = r.stdin.Close()
-		<-ended
+		<-r.ended
 		_ = r.cmd.Wait()
 	})
 	select {
 	case <-said:
-	case <-ended:
+	case <-r.ended:
 		b.Fatalf("%s did not start", name)
 	}
 	return r
 }
 
-// TestRole is a part of a benchmark in a process of its own; it ends with its standard input.
+// maxLine bounds what a part of a benchmark is asked and answers.
+const maxLine = 1 << 20
+
+// reply is what a part of a benchmark answers.
+type reply struct {
+	Error string          `json:"error,omitempty"`
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+// ask has a part of the benchmark do something, and decodes its answer unless answer is nil. Words have no spaces.
+func (r *role) ask(b *testing.B, answer any, words ...any) {
+	b.Helper()
+	_, err := fmt.Fprintln(r.stdin, words...)
+	require.NoError(b, err)
+	select {
+	case text := <-r.answers:
+		var said reply
+		require.NoError(b, json.Unmarshal([]byte(text), &said))
+		require.Empty(b, said.Error, "%v", words[0])
+		if answer != nil {
+			require.NoError(b, json.Unmarshal(said.Value, answer))
+		}
+	case <-r.ended:
+		b.Fatal("a part of the benchmark has ended")
+	}
+}
+
+// TestRole is a part of a benchmark in a process of its own; it does what its standard input asks and ends with that.
 func TestRole(t *testing.T) {
 	said := map[string]string{}
+	var asked map[string]func([]string) (any, error)
+	if os.Getenv("BERTH_BENCH_PROFILE") != "" {
+		runtime.MemProfileRate = 1024
+	}
 	switch os.Getenv("BERTH_ROLE") {
 	case "manager":
-		runManager(t, said)
+		asked = runManager(t, said)
 	case "agents":
-		runAgents(t)
+		asked = runAgents(t)
+	case "nodes":
+		asked = runNodes(t)
 	case "transfers":
 		runTransfers(t, said)
 	case "storage":
@@ -399,14 +489,39 @@ func TestRole(t *testing.T) {
 	text, err := json.Marshal(said)
 	require.NoError(t, err)
 	fmt.Printf("\nREADY %s\n", text)
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		fmt.Printf("\nANSWER %s\n", answerOf(words, asked))
+	}
+}
+
+func answerOf(words []string, asked map[string]func([]string) (any, error)) []byte {
+	var said reply
+	value, err := any(nil), errors.New("nobody knows what to do")
+	if len(words) > 0 && words[0] == "memory" {
+		value, err = memory(words[1:])
+	} else if len(words) > 0 && asked[words[0]] != nil {
+		value, err = asked[words[0]](words[1:])
+	}
+	if err != nil {
+		said.Error = err.Error()
+	} else {
+		said.Value, err = json.Marshal(value)
+	}
+	text, merr := json.Marshal(said)
+	if err := errors.Join(err, merr); err != nil && said.Error == "" {
+		return []byte(`{"error":"the answer cannot be written"}`)
+	}
+	return text
 }
 
 func quiet() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("role", os.Getenv("BERTH_ROLE"))
 }
 
-func runManager(t *testing.T, said map[string]string) {
+func runManager(t *testing.T, said map[string]string) map[string]func([]string) (any, error) {
 	cfg := manager.DefaultConfig()
 	cfg.ID, cfg.Listen, cfg.Agents.Listen = "bench", "127.0.0.1:0", "127.0.0.1:0"
 	cfg.StateDir = os.Getenv("BERTH_ROLE_DIR")
@@ -416,44 +531,80 @@ func runManager(t *testing.T, said map[string]string) {
 	start(t, m.Services()...)
 	cred, _ := m.Admin()
 	said["api"], said["agents"] = m.APIAddr(), m.AgentAddr()
-	count, err := strconv.Atoi(os.Getenv("BERTH_ROLE_AGENTS"))
-	require.NoError(t, err)
-	var tokens []string
-	for i := range count {
-		token, _, err := m.Authority().NewToken(t.Context(), ca.TokenRequest{Node: ca.Node{Role: ca.RoleAgent, Name: agentID(i)}})
-		require.NoError(t, err)
-		tokens = append(tokens, token.String())
-	}
-	said["tokens"] = strings.Join(tokens, " ")
 	said["access"], said["secret"] = string(cred.AccessKey), cred.SecretKey.Reveal()
+	return map[string]func([]string) (any, error){
+		// tokens makes join tokens: for the agents from a number on, so many.
+		"tokens": func(args []string) (any, error) {
+			first, err := strconv.Atoi(args[0])
+			if err != nil {
+				return nil, err
+			}
+			count, err := strconv.Atoi(args[1])
+			if err != nil {
+				return nil, err
+			}
+			tokens := []string{}
+			for i := range count {
+				n := ca.Node{Role: ca.RoleAgent, Name: agentID(first + i)}
+				token, _, err := m.Authority().NewToken(t.Context(), ca.TokenRequest{Node: n})
+				if err != nil {
+					return nil, err
+				}
+				tokens = append(tokens, token.String())
+			}
+			return tokens, nil
+		},
+		// import takes an image into the catalogue, for everybody.
+		"import": func(args []string) (any, error) {
+			s, err := store.Open(t.Context(), store.Config{DSN: os.Getenv("BERTH_ROLE_DSN"), MaxConns: 2}, quiet())
+			if err != nil {
+				return nil, err
+			}
+			defer s.Close()
+			images, err := catalogue.New(catalogue.Deps{Store: s, IDs: tenancy.RandomIDs(rand.Reader), Log: quiet()})
+			if err != nil {
+				return nil, err
+			}
+			return nil, images.ImportOwn(t.Context(), []cluster.NodeImage{{Reference: args[0], Digest: args[1], Architecture: "x86_64",
+				SizeBytes: 1, Labels: map[string]string{}}})
+		},
+	}
 }
 
 const (
-	benchImage = "berth/python:latest"
-	benchCores = 128 // per agent
+	benchImage  = "berth/python:latest"
+	benchCores  = 128 // per agent
+	benchMemory = 512 << 30
 )
 
 func agentID(i int) string { return fmt.Sprintf("i-%02d", i) }
 
-func runAgents(t *testing.T) {
-	tokens := strings.Fields(os.Getenv("BERTH_ROLE_TOKENS"))
-	count, err := strconv.Atoi(os.Getenv("BERTH_ROLE_AGENTS"))
-	require.NoError(t, err)
-	for i := range count {
-		engine := fake.NewEngine(fake.Options{})
-		t.Cleanup(engine.Close)
-		engine.AddImage(runtime.Image{References: []string{benchImage}, Architecture: "x86_64", Labels: map[string]string{}},
-			map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n"), "/etc/group": []byte("root:x:0:\n")})
-		cfg := agent.DefaultConfig()
-		cfg.ID, cfg.Manager, cfg.JoinToken = agentID(i), os.Getenv("BERTH_ROLE_MANAGER"), chassis.NewSecret(tokens[i])
-		cfg.StateDir, cfg.MinFree = filepath.Join(os.Getenv("BERTH_ROLE_DIR"), cfg.ID), 0
-		a, err := agent.New(cfg, agent.Deps{
-			Runtime: engine.Runtime(cfg.Scope(), cluster.AgentID(cfg.ID)), RunnerPath: "/nonexistent/runner", Log: quiet(),
-			Drivers: devicetest.Host(benchCores, 512<<30),
-		})
-		require.NoError(t, err)
-		start(t, a.Services()...)
-	}
+func runAgents(t *testing.T) map[string]func([]string) (any, error) {
+	// add starts agents: the number of the first one, then a join token for each.
+	return map[string]func([]string) (any, error){"add": func(args []string) (any, error) {
+		first, err := strconv.Atoi(args[0])
+		if err != nil {
+			return nil, err
+		}
+		for i, token := range args[1:] {
+			engine := fake.NewEngine(fake.Options{})
+			t.Cleanup(engine.Close)
+			engine.AddImage(agentruntime.Image{References: []string{benchImage}, Architecture: "x86_64", Labels: map[string]string{}},
+				map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n"), "/etc/group": []byte("root:x:0:\n")})
+			cfg := agent.DefaultConfig()
+			cfg.ID, cfg.Manager, cfg.JoinToken = agentID(first+i), os.Getenv("BERTH_ROLE_MANAGER"), chassis.NewSecret(token)
+			cfg.StateDir, cfg.MinFree = filepath.Join(os.Getenv("BERTH_ROLE_DIR"), cfg.ID), 0
+			a, err := agent.New(cfg, agent.Deps{
+				Runtime: engine.Runtime(cfg.Scope(), cluster.AgentID(cfg.ID)), RunnerPath: "/nonexistent/runner", Log: quiet(),
+				Drivers: devicetest.Host(benchCores, benchMemory),
+			})
+			if err != nil {
+				return nil, err
+			}
+			start(t, a.Services()...)
+		}
+		return len(args) - 1, nil
+	}}
 }
 
 func start(t *testing.T, services ...*chassis.Service) {

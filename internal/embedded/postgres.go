@@ -47,6 +47,7 @@ var pgSettings = []string{
 	"max_parallel_workers_per_gather=0",
 	"max_parallel_maintenance_workers=0",
 	"autovacuum_max_workers=1",
+	"autovacuum_naptime=10s", // tables grow from nothing to many thousands of rows in less than the default, a minute
 	"max_prepared_transactions=0",
 	"max_logical_replication_workers=0",
 	"jit=off",

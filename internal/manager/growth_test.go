@@ -3,6 +3,10 @@ package manager_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -46,6 +50,10 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 		"past the end":       {Query: list.Query{Offset: 2 * endedSessions}, Statuses: ended[1:]},
 		"by name":            {Query: list.Query{Filter: `name == "many-77"`}},
 		"by prefix":          {Query: list.Query{Filter: `name like "many-77%"`}},
+		"by a part":          {Query: list.Query{Filter: `name ilike "%Y-77%"`}},
+		"by a contained":     {Query: list.Query{Filter: `name contains "-777"`}},
+		"by two parts":       {Query: list.Query{Filter: `name like "m_ny-%777"`}},
+		"ended by a part":    {Query: list.Query{Filter: `name ilike "%Y-77%"`}, Statuses: ended},
 		"by id":              {Query: list.Query{Filter: fmt.Sprintf("id == %q", live)}},
 		"oldest first":       {Query: list.Query{Order: "+created_at"}},
 		"another page":       {Query: list.Query{Offset: 200, Limit: 100}},
@@ -74,6 +82,14 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 			require.NoError(t, err)
 			_, err = w.Folders.Search(ctx, few, folder.SearchQuery{})
 			require.NoError(t, err)
+			_, err = w.Folders.List(ctx, few, folder.ListQuery{})
+			require.NoError(t, err)
+			_, err = w.Store.DependencyCandidates(ctx, []string{"many-77", "few-1", string(old), "none"}, string(a.UserID))
+			require.NoError(t, err)
+			for _, filter := range []string{`name ilike "%Y-77%"`, `name contains "-777"`, `name == "many-77"`} {
+				_, err = w.Folders.Search(ctx, a, folder.SearchQuery{Query: list.Query{Filter: filter}})
+				require.NoError(t, err)
+			}
 		}), "as %s", who)
 	}
 	// Who has few events does not have those of others read. The first stream begins the following of all.
@@ -88,29 +104,90 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 	}), "the events of a user")
 }
 
-// BenchmarkLists times lists beside many ended sessions, as the administrator who sees all of them; compare sizes in one run.
+// BenchmarkLists times lists beside many ended sessions, as the administrator who sees all of them; compare sizes in one run. Loading a
+// million takes minutes; BERTH_BENCH_ENDED lists other sizes.
 func BenchmarkLists(b *testing.B) {
-	for _, n := range []int{1000, 100_000, 1_000_000} {
+	sizes := "1000 100000 1000000"
+	if text := os.Getenv("BERTH_BENCH_ENDED"); text != "" {
+		sizes = text
+	}
+	for size := range strings.FieldsSeq(sizes) {
+		n, err := strconv.Atoi(size)
+		require.NoError(b, err)
 		w := managertest.New(b)
 		w.Agent("a1", 1<<30, 1<<50)
 		grow(w, w.Stranger("many"), n)
 		for i := range 20 {
 			w.Running(fmt.Sprintf("live-%d", i), "a1")
 		}
+		filtered := func(text string) session.Filter { return session.Filter{Query: list.Query{Filter: text}} }
 		for name, f := range map[string]session.Filter{
 			"live":   {Statuses: []string{string(cluster.Pending), string(cluster.Running)}},
 			"ended":  {Statuses: []string{string(cluster.Terminated)}},
-			"failed": {Statuses: []string{string(cluster.Error)}}, "all": {}, "name": {Query: list.Query{Filter: `name == "many-77"`}},
-			"prefix": {Query: list.Query{Filter: `name like "many-777%"`}},
+			"failed": {Statuses: []string{string(cluster.Error)}}, "all": {},
+			"name": filtered(`name == "many-77"`), "prefix": filtered(`name like "many-77777%"`), "part": filtered(`name ilike "%ny-777%"`),
+			"none": filtered(`name ilike "%nothing%"`),
 		} {
-			b.Run(fmt.Sprintf("%s/ended=%d", name, n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("sessions-%s/ended=%d", name, n), func(b *testing.B) {
 				for b.Loop() {
-					_, err := w.Sessions.List(b.Context(), w.Admin, f)
+					p, err := w.Sessions.List(b.Context(), w.Admin, f)
 					require.NoError(b, err)
+					b.ReportMetric(float64(p.Total), "found")
+				}
+			})
+		}
+		for name, text := range map[string]string{"all": "", "part": `name ilike "%ny-777%"`} {
+			b.Run(fmt.Sprintf("folders-%s/folders=%d", name, n), func(b *testing.B) {
+				for b.Loop() {
+					p, err := w.Folders.Search(b.Context(), w.Admin, folder.SearchQuery{Query: list.Query{Filter: text}})
+					require.NoError(b, err)
+					b.ReportMetric(float64(p.Total), "found")
 				}
 			})
 		}
 	}
+}
+
+// TestPatternsFindWhatMatches: the index of trigrams leaves out nothing that matches, whatever letters names and patterns have.
+func TestPatternsFindWhatMatches(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	owner := w.Stranger("owner")
+	grow(w, owner, 400)
+	random := rand.New(rand.NewPCG(1, 2))
+	word := func(letters string, most int) (out string) {
+		for range 1 + random.IntN(most) {
+			all := []rune(letters)
+			out += string(all[random.IntN(len(all))])
+		}
+		return out
+	}
+	// The Kelvin sign and the capital i with a dot are letters whose small ones may be ASCII.
+	var names []string
+	for range 400 {
+		names = append(names, word("abAB1-ßÄkKi\u212a\u0130 ", 8))
+	}
+	w.Exec(`UPDATE folders SET status = 'delete-pending', name = n.name FROM unnest($1::text[]) WITH ORDINALITY AS n(name, i)
+		WHERE folders.name = 'owner-' || n.i`, names)
+	w.Exec(`UPDATE sessions SET name = n.name FROM unnest($1::text[]) WITH ORDINALITY AS n(name, i)
+		WHERE sessions.name = 'owner-' || n.i`, names)
+	found := 0
+	for range 100 {
+		pattern := word(`abAB1-ßkKi%%__`, 6)
+		for op, sql := range map[string]string{"like": "name LIKE $1", "ilike": "name ILIKE $1", "contains": "strpos(name, $1) > 0"} {
+			var want int
+			require.NoError(t, w.Store.Pool().QueryRow(t.Context(), "SELECT count(*) FROM folders WHERE "+sql, pattern).Scan(&want))
+			q := list.Query{Filter: fmt.Sprintf("name %s %q", op, pattern)}
+			folders, err := w.Folders.Search(t.Context(), w.Admin, folder.SearchQuery{Query: q})
+			require.NoError(t, err)
+			require.Equal(t, want, folders.Total, q.Filter)
+			sessions, err := w.Sessions.List(t.Context(), w.Admin, session.Filter{Query: q})
+			require.NoError(t, err)
+			require.Equal(t, want, sessions.Total, q.Filter)
+			found += want
+		}
+	}
+	require.NotZero(t, found)
 }
 
 // TestCountsOfEndedSessions: the number of ended sessions is the number of their rows, whatever happens to them.
@@ -157,13 +234,17 @@ func grow(w *managertest.World, owner authz.Actor, n int) (first cluster.Session
 		FROM generate_series(1, $3::int) i`, string(owner.UserID), string(owner.AccessKey), n, owner.Domain, string(project(w)))
 	w.Exec(`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, ended_at)
 		SELECT gen_random_uuid(), id, 'python', 'x86_64', 'TERMINATED', '{}', now() FROM sessions WHERE user_id = $1::uuid`, string(owner.UserID))
-	w.Exec(`INSERT INTO session_events (session_id, event) SELECT id, '' FROM sessions, generate_series(1, 3) WHERE user_id = $1::uuid`,
-		string(owner.UserID))
-	w.Exec(`INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, creator_id, status)
-		SELECT id, name, 'p:v', $2, 'user:' || $1::text, 'general', 'rw', $1::uuid, $1::uuid, 'ready' FROM sessions WHERE user_id = $1::uuid`,
+	if n <= endedSessions { // no list reads them; a million sessions would take long to load
+		w.Exec(`INSERT INTO session_events (session_id, event) SELECT id, '' FROM sessions, generate_series(1, 3) WHERE user_id = $1::uuid`,
+			string(owner.UserID))
+	}
+	w.Exec(`INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, creator_id, status, created_at)
+		SELECT id, name, 'p:v', $2, 'user:' || $1::text, 'general', 'rw', $1::uuid, $1::uuid, 'ready', created_at
+		FROM sessions WHERE user_id = $1::uuid`,
 		string(owner.UserID), owner.Domain)
-	w.Exec("VACUUM ANALYZE sessions, kernels, session_events, ended_session_counts, folders")
 	require.NoError(w.T, w.Store.JoinEndedCounts(w.T.Context(), 1))
+	w.Exec("VACUUM ANALYZE sessions, kernels, session_events, folders")
+	w.Exec("VACUUM FULL ANALYZE ended_session_counts") // outside of tests few sessions end before their counts are joined
 	err := w.Store.Pool().QueryRow(w.T.Context(), "SELECT id::text FROM sessions WHERE user_id = $1 ORDER BY created_at LIMIT 1",
 		string(owner.UserID)).Scan(&first)
 	require.NoError(w.T, err)
@@ -188,6 +269,12 @@ func count(w *managertest.World, a authz.Actor, f session.Filter) (n int) {
 		sql += " AND name = 'many-77'"
 	case `name like "many-77%"`:
 		sql += " AND name LIKE 'many-77%'"
+	case `name ilike "%Y-77%"`:
+		sql += " AND name ILIKE '%Y-77%'"
+	case `name contains "-777"`:
+		sql += " AND strpos(name, '-777') > 0"
+	case `name like "m_ny-%777"`:
+		sql += " AND name LIKE 'm_ny-%777'"
 	case "":
 	default:
 		sql += " AND ended_at IS NULL"

@@ -93,7 +93,7 @@ func (c *Cluster) describe(a *agent, facts Agent, rules map[cluster.SlotName]all
 	a.facts = facts
 	a.arch = c.archs.of(facts.Architecture)
 	c.imagesOf(a)
-	a.topo = alloc.Prepare(facts.Devices, rules)
+	a.topo = c.topology(facts.Devices, rules, a.group)
 	a.slot, a.units = make([]int32, a.topo.Slots()), make([]cluster.Amount, a.topo.Slots())
 	for i := range a.slot {
 		name, rule, _, _ := a.topo.Slot(i)
@@ -107,6 +107,33 @@ func (c *Cluster) describe(a *agent, facts Agent, rules map[cluster.SlotName]all
 		h.takes = a.takesOf(h.allocation)
 	}
 	a.recount(len(c.slots.name))
+}
+
+// maxTopologies bounds the topologies that agents may share.
+const maxTopologies = 256
+
+// sameDevices stands for devices that are one slice, which never changes, under the rules of one group.
+type sameDevices struct {
+	first *alloc.Device
+	count int
+	group *group
+}
+
+// topology prepares devices. Agents of a group whose devices are the same slice share it: many machines are of one kind.
+func (c *Cluster) topology(devices []alloc.Device, rules map[cluster.SlotName]alloc.Rule, g *group) *alloc.Topology {
+	if len(devices) == 0 || g == nil {
+		return alloc.Prepare(devices, rules)
+	}
+	key := sameDevices{&devices[0], len(devices), g}
+	if shared := c.topologies[key]; shared != nil {
+		return shared
+	}
+	if c.topologies == nil || len(c.topologies) >= maxTopologies {
+		c.topologies = map[sameDevices]*alloc.Topology{}
+	}
+	t := alloc.Prepare(devices, rules)
+	c.topologies[key] = t
+	return t
 }
 
 func (c *Cluster) imagesOf(a *agent) {

@@ -32,6 +32,9 @@ type Cluster struct {
 	models   names[string]
 	cpu, mem int32 // numbers of these slots
 
+	// topologies are those that agents may share.
+	topologies map[sameDevices]*alloc.Topology
+
 	key   keyText // scratch
 	wants []want
 }
@@ -103,6 +106,7 @@ func (c *Cluster) SetGroup(policy Group) error {
 	g.search.strategy, g.search.wholeDevices = strategy, policy.WholeDevices
 	g.noteFacts()
 	if rules {
+		clear(c.topologies)
 		for _, a := range g.search.agents {
 			c.describe(a, a.facts, policy.Rules)
 		}

@@ -107,7 +107,8 @@ func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.V
 }
 
 var folderFields = list.Fields{
-	"id": list.ID("f.id"), "row_id": list.ID("f.id"), "name": list.Text("f.name"), "host": list.Text("f.host"),
+	"id": list.ID("f.id"), "row_id": list.ID("f.id"), "host": list.Text("f.host"),
+	"name": list.Text("f.name").Trigrams("name_trigrams(f.name) @> %s"),
 	"status": list.Enum("f.status", store.Texts([]cluster.FolderStatus{cluster.FolderReady, cluster.FolderPerforming, cluster.FolderCloning,
 		cluster.FolderMounted,
 		cluster.FolderError, cluster.FolderDeletePending, cluster.FolderDeleteOngoing, cluster.FolderDeleteComplete,

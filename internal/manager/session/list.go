@@ -27,7 +27,8 @@ var statusWords = append(store.Texts(cluster.AllStatuses), "RUNNING_DEGRADED", "
 	"RESERVED", "PREEMPTED", "RESCHEDULING")
 
 var sessionFields = list.Fields{
-	"id": list.ID("s.id"), "type": list.Text("s.type"), "name": list.Text("s.name"), "priority": list.Number("s.priority"),
+	"id": list.ID("s.id"), "type": list.Text("s.type"), "priority": list.Number("s.priority"),
+	"name":  list.Text("s.name").Trigrams("(s.ended_at IS NULL OR s.ended_at IS NOT NULL AND name_trigrams(s.name) @> %s)"),
 	"image": list.Text("s.image"), "agent_ids": list.Texts(
 		"ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
 	"agent_id":    list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),

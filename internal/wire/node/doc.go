@@ -36,4 +36,4 @@ const (
 const MaxMessage = 64 << 20
 
 // Buffer is the size of the buffers of a control connection, in bytes; a longer message takes several reads.
-const Buffer = 4 << 10
+const Buffer = 2 << 10

@@ -79,9 +79,8 @@ func TestUndeliveredOrdersAreUnhealthy(t *testing.T) {
 		s.ctx, s.cancel = ctx, cancel
 		l.sessions["a1"] = s
 		l.sessions["a2"] = newSession(l, "a2", l.log, nil) // it has no orders
-		ended := make(chan struct{})
-		go func() { defer close(ended); s.push() }()
-		defer func() { cancel(nil); <-ended }()
+		s.startPushing()
+		defer func() { cancel(nil); s.stopPushing() }()
 		<-s.out
 		synctest.Wait()
 		require.NoError(t, l.Delivering(ctx))

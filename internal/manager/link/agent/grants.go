@@ -84,10 +84,7 @@ func (l *Link) tellRevocations(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.sessions {
-		select {
-		case s.news <- struct{}{}:
-		default: // it is told soon
-		}
+		s.hurry()
 	}
 	return true
 }

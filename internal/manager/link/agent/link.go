@@ -226,8 +226,9 @@ func (l *Link) newServer(message int, streams uint32) *grpc.Server {
 		grpc.MaxConcurrentStreams(streams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.WaitForHandlers(true),
-		// Thousands of agents are connected and say little: gRPC's own buffers would be half of what one costs.
-		grpc.ReadBufferSize(node.Buffer), grpc.WriteBufferSize(node.Buffer), grpc.SharedWriteBuffer(true),
+		// Thousands of agents are connected and say little: gRPC's own buffers would be half of what one costs. TLS has read whole records
+		// already, so reading needs none.
+		grpc.ReadBufferSize(0), grpc.WriteBufferSize(node.Buffer), grpc.SharedWriteBuffer(true),
 		// Who neither joins nor opens a control stream does not keep its connection.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: l.cfg.Lease / 2, Timeout: l.cfg.Lease / 2, MaxConnectionIdle: time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -45,76 +46,134 @@ func generationsOf(list []cluster.DesiredKernel) map[cluster.KernelID]int64 {
 	return out
 }
 
-// push sends the full desired state at first and at every resync, and what changed since
-// whenever somebody wakes it. It compares states, so a lost or doubled wake costs nothing.
-func (s *session) push() {
-	resync := s.link.d.Clock.NewTicker(s.link.cfg.Resync)
-	defer resync.Stop()
-	sent := sentState{version: s.version, sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{},
+// pushing is what push works with. A connected agent that nothing happens to costs no goroutine here.
+type pushing struct {
+	mu sync.Mutex
+	// open says that looks are taken; asked that one is to come, full that it is to send everything; busy that push runs.
+	open, asked, full, busy bool
+	work                    sync.WaitGroup
+	resync                  chassis.Timer
+
+	// These are push's own.
+	sent     sentState
+	revision int64
+}
+
+// startPushing sends the full desired state, at once and at every resync, and what changed since whenever somebody wakes the session.
+func (s *session) startPushing() {
+	p := &s.pushing
+	p.sent = sentState{version: s.version, sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{},
 		egress: map[string]cluster.Egress{}}
 	// Revisions of a later session are higher than those of all earlier ones.
-	revision := s.epoch.Load() << 32
-	for full := true; ; {
-		var list []cluster.DesiredKernel
-		var asked time.Time // when the successful query began
-		var took time.Duration
-		s.delivery.begin(time.Now())
-		if full {
-			clear(sent.told)
-		}
-		ok := s.retry("load the desired state", func(ctx context.Context) (err error) {
-			asked = time.Now()
-			list, err = s.link.d.Sink.Desired(ctx, s.agent, maps.Clone(sent.told))
-			took = time.Since(asked)
-			return err
-		})
-		if !ok {
+	p.revision = s.epoch.Load() << 32
+	p.mu.Lock()
+	p.open = true
+	p.resync = s.link.d.Clock.AfterFunc(s.link.cfg.Resync, s.resync)
+	p.mu.Unlock()
+	s.look(true)
+}
+
+// stopPushing returns when push has ended; s.ctx must be over.
+func (s *session) stopPushing() {
+	p := &s.pushing
+	p.mu.Lock()
+	p.open = false
+	p.resync.Stop()
+	p.mu.Unlock()
+	p.work.Wait()
+}
+
+func (s *session) resync() {
+	s.look(true)
+	p := &s.pushing
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open {
+		p.resync.Reset(s.link.cfg.Resync)
+	}
+}
+
+// look has the desired state looked at soon. Looks that are asked for before the next one begins are one.
+func (s *session) look(full bool) {
+	p := &s.pushing
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.open {
+		return // the first look sends everything
+	}
+	p.asked, p.full = true, p.full || full
+	if !p.busy {
+		p.busy = true
+		p.work.Go(s.push)
+	}
+}
+
+// turn tells push whether it is to look again, and whether in full.
+func (p *pushing) turn() (full, again bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	full, again = p.full, p.asked && p.open
+	p.full, p.asked, p.busy = false, false, again
+	return full, again
+}
+
+// push looks for as long as looks are asked for; one look answers all that were asked for before it. It compares states, so a lost or
+// doubled wake costs nothing.
+func (s *session) push() {
+	for {
+		full, again := s.pushing.turn()
+		if !again {
 			return
 		}
-		held := make(map[cluster.KernelID]bool, len(list))
-		for _, d := range list {
-			if !d.Stop { // it may run elsewhere by now
-				held[d.Kernel] = true
-			}
-		}
-		s.held.Store(&held)
-		kernels, err := sent.changed(list, full)
-		if err != nil {
-			s.cancel(err)
-			return
-		}
-		if full || len(kernels) > 0 {
-			revision++
-			// Stored before sending: a report that says it has seen this revision comes after.
-			s.sent.Store(&sentRevision{revision, generationsOf(list)})
-			d := &node.Desired{Full: full, Revision: revision, Epoch: s.epoch.Load(), Kernels: kernels}
-			if !s.put(&node.Down{Kind: &node.Down_Desired{Desired: d}}) {
-				return
-			}
-		}
-		s.delivery.done(asked)
-		if chassis.Wait(s.ctx, chassis.RealClock(), pushPause(took)) != nil {
-			return
-		}
-		full = false
-		select {
-		case <-s.poke:
-		case <-resync.C():
-			full = true
-		case <-s.ctx.Done():
-			return
-		}
-		// One look answers all that has come by now.
-		select {
-		case <-s.poke:
-		default:
-		}
-		select {
-		case <-resync.C():
-			full = true
-		default:
+		took, ok := s.pushOnce(full)
+		if !ok || chassis.Wait(s.ctx, chassis.RealClock(), pushPause(took)) != nil {
+			return // the session is over
 		}
 	}
+}
+
+// pushOnce is one look. It returns how long the successful query took; ok is false when the session is over.
+func (s *session) pushOnce(full bool) (took time.Duration, ok bool) {
+	sent := &s.pushing.sent
+	var list []cluster.DesiredKernel
+	var asked time.Time // when the successful query began
+	s.delivery.begin(time.Now())
+	if full {
+		clear(sent.told)
+	}
+	ok = s.retry("load the desired state", func(ctx context.Context) (err error) {
+		asked = time.Now()
+		list, err = s.link.d.Sink.Desired(ctx, s.agent, maps.Clone(sent.told))
+		took = time.Since(asked)
+		return err
+	})
+	if !ok {
+		return 0, false
+	}
+	held := make(map[cluster.KernelID]bool, len(list))
+	for _, d := range list {
+		if !d.Stop { // it may run elsewhere by now
+			held[d.Kernel] = true
+		}
+	}
+	s.held.Store(&held)
+	kernels, err := sent.changed(list, full)
+	if err != nil {
+		s.cancel(err)
+		return 0, false
+	}
+	if full || len(kernels) > 0 {
+		s.pushing.revision++
+		revision := s.pushing.revision
+		// Stored before sending: a report that says it has seen this revision comes after.
+		s.sent.Store(&sentRevision{revision, generationsOf(list)})
+		d := &node.Desired{Full: full, Revision: revision, Epoch: s.epoch.Load(), Kernels: kernels}
+		if !s.put(&node.Down{Kind: &node.Down_Desired{Desired: d}}) {
+			return 0, false
+		}
+	}
+	s.delivery.done(asked)
+	return took, true
 }
 
 // The first versions of the stream whose agents know folders, and egress policies.
@@ -184,7 +243,7 @@ func (l *Link) Do(ctx context.Context, agent cluster.AgentID, verb string, body 
 	l.mu.Lock()
 	s := l.sessions[agent]
 	l.mu.Unlock()
-	if s == nil || s.epoch.Load() == 0 {
+	if s == nil || !s.sending.welcomed() {
 		return nil, notConnected(agent)
 	}
 	deadline, ok := ctx.Deadline()
@@ -210,6 +269,7 @@ func (l *Link) Do(ctx context.Context, agent cluster.AgentID, verb string, body 
 	}}}
 	select {
 	case s.out <- m:
+		s.wakeSend()
 	case <-s.ctx.Done():
 		return nil, notConnected(agent)
 	case <-ctx.Done():

@@ -43,9 +43,8 @@ func TestOrdersFollowAnOutageAtOnce(t *testing.T) {
 				sink := &outageSink{back: time.Now().Add(outage), each: each}
 				s := newSession(&Link{cfg: DefaultConfig(), d: Deps{Sink: sink, Clock: clock}}, "a1", slog.New(slog.DiscardHandler), nil)
 				s.ctx, s.cancel = ctx, cancel
-				ended := make(chan struct{})
-				go func() { defer close(ended); s.push() }()
-				defer func() { cancel(nil); <-ended }()
+				s.startPushing()
+				defer func() { cancel(nil); s.stopPushing() }()
 				received := func() time.Time {
 					select {
 					case m := <-s.out:

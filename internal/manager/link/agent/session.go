@@ -24,12 +24,12 @@ const (
 	// supersedeWait is how long a new connection waits for the older one of its agent to let go.
 	supersedeWait = 5 * time.Second
 	// inboxSize and outboxSize bound what is read ahead of the Sink and written ahead of the agent.
-	inboxSize  = 256
-	outboxSize = 64
+	inboxSize  = 64
+	outboxSize = 16
 )
 
-// session is one control stream of one agent. Four goroutines share it: read, ingest (to the
-// Sink), push (desired state) and send; the first to fail ends all.
+// session is one control stream of one agent. Two goroutines share it: that of the call, which ingests (to the Sink), and read. push
+// (desired state) and send run while there is something to look at or to say. The first to fail ends all.
 type session struct {
 	link   *Link
 	agent  cluster.AgentID
@@ -49,13 +49,12 @@ type session struct {
 	// held are the kernels that are to run on the agent, as they were read last; never changed, only replaced.
 	held atomic.Pointer[map[cluster.KernelID]bool]
 
-	inbox chan *node.Up
-	out   chan *node.Down
-	poke  chan struct{} // capacity 1
+	inbox   chan *node.Up
+	out     chan *node.Down
+	pushing pushing
+	sending sending
 	// delivery is what the agent was told of its desired state.
 	delivery delivery
-	// news, of capacity 1, says that the agent is to be told at once what else comes with heartbeats.
-	news chan struct{}
 
 	mu      sync.Mutex
 	actions map[string]chan *node.ActionReply
@@ -126,23 +125,20 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	s.epoch.Store(epoch)
 	defer s.farewell()
 	s.log.Info("agent connected", "remote", s.remote, "epoch", epoch, "version", hello.AgentVersion)
-	s.out <- &node.Down{Kind: &node.Down_Welcome{Welcome: &node.Welcome{
+	s.startSending(&node.Down{Kind: &node.Down_Welcome{Welcome: &node.Welcome{
 		Version: s.version, Epoch: epoch, LeaseMs: l.cfg.Lease.Milliseconds(), HeartbeatMs: l.cfg.Heartbeat.Milliseconds(),
-	}}}
-	// Send may hang in flow control until our return closes the stream; see read.
-	l.work.Go(s.send)
-	var wg sync.WaitGroup
-	wg.Go(s.ingest)
-	wg.Go(s.push)
-	wg.Wait()
+	}}})
+	defer s.stopSending()
+	s.startPushing()
+	defer s.stopPushing()
+	s.ingest() // until ctx is over
 	return context.Cause(ctx)
 }
 
 func newSession(l *Link, agent cluster.AgentID, log *slog.Logger, stream grpc.BidiStreamingServer[node.Up, node.Down]) *session {
 	return &session{
 		link: l, agent: agent, log: log, stream: stream, done: make(chan struct{}),
-		inbox: make(chan *node.Up, inboxSize), out: make(chan *node.Down, outboxSize), poke: make(chan struct{}, 1),
-		news:    make(chan struct{}, 1),
+		inbox: make(chan *node.Up, inboxSize), out: make(chan *node.Down, outboxSize),
 		actions: map[string]chan *node.ActionReply{},
 	}
 }
@@ -227,10 +223,7 @@ func (s *session) heard() time.Time { return time.Unix(0, s.lastSeen.Load()) }
 
 func (s *session) wake() {
 	s.delivery.ask(time.Now())
-	select {
-	case s.poke <- struct{}{}:
-	default:
-	}
+	s.look(false)
 }
 
 // read fills the inbox. A full inbox stops the reading, and by flow control the agent.
@@ -257,23 +250,84 @@ func (s *session) read() {
 	}
 }
 
-// send is the only writer of the stream. It also notices an agent that fell silent.
+// sending is what send works with. An agent that nothing is to be told costs no goroutine here.
+type sending struct {
+	mu sync.Mutex
+	// open says that the stream takes messages, busy that send runs.
+	open, busy bool
+	beat       chassis.Timer
+
+	// These are send's own.
+	told    []string     // the managers that the agent knows of
+	granted *node.Grants // what it was told about grants
+}
+
+// startSending sends the welcome and then what is put, with a heartbeat now and then.
+func (s *session) startSending(welcome *node.Down) {
+	s.out <- welcome // nothing may come before it
+	w := &s.sending
+	w.mu.Lock()
+	w.open = true
+	w.beat = s.link.d.Clock.AfterFunc(s.link.cfg.Heartbeat, s.beat)
+	w.mu.Unlock()
+	s.wakeSend()
+}
+
+// welcomed tells whether messages may be put.
+func (w *sending) welcomed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.open
+}
+
+// stopSending lets no more messages out. It does not wait: Send may hang in flow control until the call's return closes the stream.
+func (s *session) stopSending() {
+	w := &s.sending
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open = false
+	w.beat.Stop()
+}
+
+// wakeSend has what is in out sent.
+func (s *session) wakeSend() {
+	w := &s.sending
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open && !w.busy {
+		w.busy = true
+		s.link.work.Go(s.send)
+	}
+}
+
+// next takes the next message to send; nil ends send.
+func (s *session) next() *node.Down {
+	w := &s.sending
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open {
+		select {
+		case m := <-s.out:
+			return m
+		default:
+		}
+	}
+	w.busy = false
+	return nil
+}
+
+// send is the only writer of the stream. With a heartbeat comes what else the agent is to know by then.
 func (s *session) send() {
-	beat := s.link.d.Clock.NewTicker(s.link.cfg.Heartbeat)
-	defer beat.Stop()
-	var told []string        // the managers that the agent knows of
-	var granted *node.Grants // what it was told about grants
-	m := <-s.out             // Welcome is there already, and nothing may come before it
-	look := true             // whether to look who they are now: after the welcome and with every heartbeat
-	for {
+	w := &s.sending
+	for m := s.next(); m != nil; m = s.next() {
 		err := s.stream.Send(m)
-		if err == nil && look {
-			if managers := s.managers(); !slices.Equal(managers, told) {
-				told = managers
+		if err == nil && (m.GetHeartbeat() != nil || m.GetWelcome() != nil) {
+			if managers := s.managers(); !slices.Equal(managers, w.told) {
+				w.told = managers
 				err = s.stream.Send(&node.Down{Kind: &node.Down_Managers{Managers: &node.Managers{Addresses: managers}}})
 			}
-			if g := s.grants(); err == nil && g != nil && !sameGrants(g, granted) {
-				granted = g
+			if g := s.grants(); err == nil && g != nil && !sameGrants(g, w.granted) {
+				w.granted = g
 				err = s.stream.Send(&node.Down{Kind: &node.Down_Grants{Grants: g}})
 			}
 		}
@@ -281,22 +335,34 @@ func (s *session) send() {
 			s.cancel(fmt.Errorf("send: %w", err))
 			return
 		}
-		look = false
-		select {
-		case <-s.ctx.Done():
-			return
-		case m = <-s.out:
-		case <-s.news:
-			look, m = true, heartbeat(s.link.d.Clock.Now())
-		case <-beat.C():
-			now := s.link.d.Clock.Now()
-			if silence := now.Sub(s.heard()); silence > s.link.cfg.Lease {
-				s.cancel(fault.New(fault.Timeout, "agent %s was silent for %s", s.agent, silence.Round(time.Second)))
-				return
-			}
-			look = true
-			m = heartbeat(now)
-		}
+	}
+}
+
+// beat sends a heartbeat and notices an agent that fell silent.
+func (s *session) beat() {
+	now := s.link.d.Clock.Now()
+	if silence := now.Sub(s.heard()); silence > s.link.cfg.Lease {
+		s.cancel(fault.New(fault.Timeout, "agent %s was silent for %s", s.agent, silence.Round(time.Second)))
+		return
+	}
+	s.hurry()
+	w := &s.sending
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open {
+		w.beat.Reset(s.link.cfg.Heartbeat)
+	}
+}
+
+// hurry tells the agent at once what comes with heartbeats. Where the queue is full, or the welcome is to come, it is told soon.
+func (s *session) hurry() {
+	if !s.sending.welcomed() {
+		return
+	}
+	select {
+	case s.out <- heartbeat(s.link.d.Clock.Now()):
+		s.wakeSend()
+	default:
 	}
 }
 
@@ -319,6 +385,7 @@ func (s *session) managers() []string {
 func (s *session) put(m *node.Down) bool {
 	select {
 	case s.out <- m:
+		s.wakeSend()
 		return true
 	case <-s.ctx.Done():
 		return false

@@ -12,6 +12,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
@@ -66,6 +67,7 @@ type Authority struct {
 	pinned [sha256.Size]byte
 
 	server, client ownCertificate
+	serverTLS      *tls.Config
 }
 
 type storedAuthority struct {
@@ -128,6 +130,7 @@ func (a *Authority) load(raw []byte) (err error) {
 	}
 	a.key, a.roots, a.pinned = signer, x509.NewCertPool(), sha256.Sum256(a.cert.Raw)
 	a.roots.AddCert(a.cert)
+	a.serverTLS = a.newServerTLS()
 	return nil
 }
 

@@ -29,15 +29,19 @@ type ownCertificate struct {
 	present *tls.Certificate
 }
 
-// ServerTLS is the configuration of the agent port. Clients without a certificate get through, because they may join;
-// everything else asks Agent, Proxy or Manager.
-func (a *Authority) ServerTLS() *tls.Config {
+// ServerTLS is the configuration of the agent port, one for all connections. Clients without a certificate get through, because they may
+// join; everything else asks Agent, Proxy or Manager.
+func (a *Authority) ServerTLS() *tls.Config { return a.serverTLS }
+
+func (a *Authority) newServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2", node.ALPNStream, proxy.ALPN, node.ALPNManager},
 		ClientAuth: tls.VerifyClientCertIfGiven,
 		ClientCAs:  a.roots,
 		Time:       a.clock.Now,
+		// Nodes connect rarely and resume nothing.
+		SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return a.own(&a.server, x509.Certificate{
 				Subject: pkix.Name{CommonName: node.ServerName}, DNSNames: []string{node.ServerName},

@@ -21,26 +21,35 @@ const (
 	maxHeader           = 64 << 10
 )
 
-// NewClient begins HTTP/2 as its client. name stands for the peer in errors. The connection carries requests until it
-// breaks or is closed; nothing is ever dialed again.
-func NewClient(ctx context.Context, name string, conn net.Conn) (*http.ClientConn, error) {
+// transport makes all clients; none of them is its own. It dials nothing but takes the connection that NewClient hands it.
+var transport = newTransport()
+
+func newTransport() *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true) // the TLS is around it already
-	taken := false
-	t := &http.Transport{
+	return &http.Transport{
 		Protocols: protocols,
-		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			if taken {
-				return nil, errors.New("this connection is not dialed again")
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if h, ok := ctx.Value(handed{}).(*handed); ok && h.conn != nil {
+				conn := h.conn
+				h.conn = nil
+				return conn, nil
 			}
-			taken = true
-			return conn, nil
+			return nil, errors.New("this connection is not dialed again")
 		},
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingEvery, PingTimeout: pingWait},
 		DisableCompression:     true, // bytes pass as they are
 		MaxResponseHeaderBytes: maxHeader,
 	}
-	client, err := t.NewClientConn(ctx, "http", "peer:80")
+}
+
+// handed is a connection on its way to the transport, in a context.
+type handed struct{ conn net.Conn }
+
+// NewClient begins HTTP/2 as its client. name stands for the peer in errors. The connection carries requests until it
+// breaks or is closed; nothing is ever dialed again.
+func NewClient(ctx context.Context, name string, conn net.Conn) (*http.ClientConn, error) {
+	client, err := transport.NewClientConn(context.WithValue(ctx, handed{}, &handed{conn}), "http", "peer:80")
 	if err != nil {
 		return nil, fmt.Errorf("speak HTTP/2 with %s: %w", name, err)
 	}

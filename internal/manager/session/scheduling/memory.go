@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -60,6 +61,8 @@ type memory struct {
 	// texts and requests hold one copy of each value that many sessions have in common, to save memory.
 	texts    map[string]string
 	requests map[string]cluster.Slots
+	// devices holds one copy of each list of devices that agents have in common.
+	devices map[[sha256.Size]byte][]alloc.Device
 	// digest is a buffer, reused for every digest.
 	digest []byte
 	// passedAt is the time of the leader's last pass over the groups. drift is the number of differences that its full comparisons have

@@ -3,6 +3,7 @@ package scheduling
 import (
 	"container/heap"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -206,7 +207,7 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		if _, stale := m.staleAgents[id]; !stale { // time alone changes what may be done with an agent in quarantine
 			changed++
 		}
-		devices, err := devicesOf(r.Devices)
+		devices, err := m.sharedDevices(r.Devices)
 		if err != nil {
 			return changed, fmt.Errorf("read devices of agent %s: %w", r.ID, err)
 		}
@@ -288,6 +289,27 @@ func devicesOf(raw json.RawMessage) ([]alloc.Device, error) {
 	}
 	err := json.Unmarshal(raw, &out)
 	return out, err
+}
+
+// maxDeviceLists bounds the lists of devices that agents may share.
+const maxDeviceLists = 256
+
+// sharedDevices reads the devices of an agent. Agents with the same devices share the list, which nobody changes.
+func (m *memory) sharedDevices(raw json.RawMessage) ([]alloc.Device, error) {
+	key := sha256.Sum256(raw)
+	if shared, ok := m.devices[key]; ok {
+		return shared, nil
+	}
+	list, err := devicesOf(raw)
+	if err != nil {
+		return nil, err
+	}
+	if m.devices == nil || len(m.devices) >= maxDeviceLists {
+		m.devices = map[[sha256.Size]byte][]alloc.Device{}
+	}
+	list = slices.Clip(slices.Clone(list)) // without the room that decoding left
+	m.devices[key] = list
+	return list, nil
 }
 
 func agentIDs(in []string) []cluster.AgentID {

@@ -92,7 +92,9 @@ func (q *Queries) DependenciesOf(ctx context.Context, sessions []string) ([]Depe
 const dependencyCandidates = `-- name: DependencyCandidates :many
 SELECT DISTINCT ON (ref) r.ref::text AS ref, s.id, s.name, s.status, s.result
 FROM unnest($1::text[]) AS r(ref)
-JOIN sessions s ON s.user_id = $2 AND (s.id::text = r.ref OR s.name = r.ref)
+JOIN sessions s ON s.user_id = $2 AND s.id = ANY(ARRAY[
+    CASE WHEN r.ref ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN r.ref::uuid END,
+    (SELECT n.id FROM sessions n WHERE n.user_id = $2 AND n.name = r.ref ORDER BY n.created_at DESC LIMIT 1)])
 ORDER BY ref, (s.id::text = r.ref) DESC, s.created_at DESC
 `
 
@@ -104,7 +106,7 @@ type DependencyCandidatesRow struct {
 	Result cluster.Result
 }
 
-// Sessions of one user that a dependency may mean: by id in any state, by name the newest.
+// Sessions of one user that a dependency may mean: by id in any state, by name the newest. Neither reads all that have ended.
 func (q *Queries) DependencyCandidates(ctx context.Context, refs []string, userID string) ([]DependencyCandidatesRow, error) {
 	rows, err := q.db.Query(ctx, dependencyCandidates, refs, userID)
 	if err != nil {

@@ -47,6 +47,8 @@ type Field struct {
 	kind kind
 	// words are what is stored for what is written, in lower case; of kindEnum.
 	words map[string]string
+	// trigrams is the condition of Trigrams, "" where no index holds them.
+	trigrams string
 }
 
 // Text is compared with strings, Number with numbers, Time with ISO times, Bool with true and false; Texts is an
@@ -401,12 +403,12 @@ func compare(b *Builder, name string, f Field, op string, v any) (string, error)
 		case plain:
 			return f.sql + " " + sign + " " + b.Arg(text) + "::text", nil
 		case op == "contains":
-			return "strpos(" + f.sql + ", " + b.Arg(text) + "::text) > 0", nil
+			return f.lookUp(b, "strpos("+f.sql+", "+b.Arg(text)+"::text) > 0", op, text), nil
 		case op == "like" || op == "ilike":
 			if strings.HasSuffix(strings.ReplaceAll(text, `\\`, ""), `\`) {
 				return "", badFilter("the pattern %q ends with a backslash", text)
 			}
-			return f.sql + " " + strings.ToUpper(op) + " " + b.Arg(text) + "::text", nil
+			return f.lookUp(b, f.sql+" "+strings.ToUpper(op)+" "+b.Arg(text)+"::text", op, text), nil
 		}
 	case kindEnum:
 		text, ok := v.(string)

@@ -13,16 +13,17 @@ import (
 )
 
 var fields = list.Fields{"name": list.Text("t.name"), "n": list.Number("t.n"), "at": list.Time("t.at"), "on": list.Bool("t.on"),
-	"tags": list.Texts("t.tags"), "sort": list.OrderOnly("t.sort")}
+	"tags": list.Texts("t.tags"), "sort": list.OrderOnly("t.sort"), "title": list.Text("t.name").Trigrams("t.name = ANY(%s)")}
 
 // onlyOurs matches SQL that is made of our own words and placeholders alone.
 var onlyOurs = regexp.MustCompile(`^(\(|\)| |true|false|AND|OR|IS|NOT|NULL|TRUE|LIKE|ILIKE|ANY|strpos|t\.(name|n|at|on|tags)|` +
-	`\$\d+|::(text|float8|boolean|timestamptz)|=|<>|<=|>=|<|>|,|0)*$`)
+	`\$\d+|::(text|text\[\]|float8|boolean|timestamptz)|=|<>|<=|>=|<|>|,|0)*$`)
 
 // Whatever the text, the SQL holds nothing of it.
 func TestNothingOfTheTextBecomesSQL(t *testing.T) {
 	t.Parallel()
-	word := rapid.SampledFrom([]string{"name", "n", "at", "on", "tags", "sort", "nope", "==", "!=", "<", ">=", "contains", "in", "is", "isnot",
+	word := rapid.SampledFrom([]string{"name", "title", "n", "at", "on", "tags", "sort", "nope", "==", "!=", "<", ">=", "contains", "in", "is",
+		"isnot",
 		"like", "ilike", "&", "|", "&&", "!",
 		"(", ")", "[", "]", ",", `"x' OR 1=1 --"`, `'y'`, "12", "-1.5", "null", "true",
 		`"2026-01-01"`, ";", "--", "/*", "\\", "\"", "ß", "\x00"})
@@ -83,10 +84,35 @@ func TestEnumsAreComparedByAnyOfTheirNames(t *testing.T) {
 	}
 }
 
+// TestTrigrams: a pattern looks up what every matching text has, and nothing where it has no three characters together.
+func TestTrigrams(t *testing.T) {
+	t.Parallel()
+	for filter, want := range map[string][]string{
+		`title like "%Abcd%"`: {"abc", "bcd"}, `title like "ab_cde%fg"`: {"cde"}, `title ilike "%ab%cd%"`: nil,
+		`title contains "a%b_"`: {"a%b", "%b_"},
+		`title like "a\%b%"`:    {"a%b"}, `title like "a\\\\b%"`: {`a\b`}, `title contains "aaaa"`: {"aaa"}, `title ilike "%abßcde%"`: {"cde"},
+		`title ilike "%a\ßbcd"`: {"bcd"}, `title ilike "%"`: nil, `title contains ""`: nil,
+	} {
+		var b list.Builder
+		sql, err := list.Filter(&b, fields, filter)
+		require.NoError(t, err, filter)
+		if want == nil {
+			require.NotContains(t, sql, "ANY", filter)
+			continue
+		}
+		require.Contains(t, sql, " AND t.name = ANY($2::text[])", filter)
+		require.Equal(t, want, b.Args[1], filter)
+	}
+	var b list.Builder
+	_, err := list.Filter(&b, fields, `title contains "abcdefghijklmnopqrstuvwxyz"`)
+	require.NoError(t, err)
+	require.Len(t, b.Args[1], 16)
+}
+
 // FuzzFilter does the same with arbitrary texts, and bounds what a text may cost PostgreSQL.
 func FuzzFilter(f *testing.F) {
 	for _, seed := range []string{`n == 1 | n == 2 & !(name == "a\"b\\" | on == true)`, `name in ["a", "b"]`, `tags contains "x"`,
-		`at >= "2026-01-01"`, `((((`, `name is null`, `!`, `name ilike "%x%"`} {
+		`at >= "2026-01-01"`, `((((`, `name is null`, `!`, `name ilike "%x%"`, `title ilike "%xyz%"`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -27,10 +27,12 @@ WHERE s.access_key = @access_key AND s.ended_at IS NULL
 ORDER BY s.created_at DESC LIMIT 50;
 
 -- name: DependencyCandidates :many
--- Sessions of one user that a dependency may mean: by id in any state, by name the newest.
+-- Sessions of one user that a dependency may mean: by id in any state, by name the newest. Neither reads all that have ended.
 SELECT DISTINCT ON (ref) r.ref::text AS ref, s.id, s.name, s.status, s.result
 FROM unnest(@refs::text[]) AS r(ref)
-JOIN sessions s ON s.user_id = @user_id AND (s.id::text = r.ref OR s.name = r.ref)
+JOIN sessions s ON s.user_id = @user_id AND s.id = ANY(ARRAY[
+    CASE WHEN r.ref ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN r.ref::uuid END,
+    (SELECT n.id FROM sessions n WHERE n.user_id = @user_id AND n.name = r.ref ORDER BY n.created_at DESC LIMIT 1)])
 ORDER BY ref, (s.id::text = r.ref) DESC, s.created_at DESC;
 
 -- name: DependenciesOf :many
