@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// workload is what the cluster does for its users while it is broken. Each kind of work has a method that tells what of its promise does not
-// hold, "" when it holds; what may need a moment is asked again.
+// workload is what the cluster does for its users while it is broken. Each kind of work has a method that tells what of its promise
+// does not hold, "" when it holds; what may need a moment is asked again.
 type workload struct {
 	*fragile
 	began  time.Time
