@@ -191,6 +191,11 @@ var Tasks = Kind{"background task", map[Verb]condition{
 	Change: anyOf{owner, superadmin},
 }}
 
+// AuditEntries tell what was done or denied. They belong to whoever did it.
+var AuditEntries = Kind{"audit entry", map[Verb]condition{
+	See: anyOf{above, superadmin, monitor},
+}}
+
 // Announcements are what all users are told, with the settings of the whole cluster that everybody may know.
 var Announcements = Kind{"announcement", map[Verb]condition{
 	See:        everybody,
@@ -222,6 +227,7 @@ func Kinds() []Kind {
 		Presets,
 		IdleCheckers,
 		Tasks,
+		AuditEntries,
 		Announcements,
 		Cluster,
 	}

@@ -135,6 +135,7 @@ func TestMatrix(t *testing.T) {
 	w, actors := newWorld(t)
 	w.renew()
 	nouns := map[string]reflect.Value{
+		"audit":    reflect.ValueOf(w.Audit),
 		"tenancy":  reflect.ValueOf(w.Tenancy),
 		"resource": reflect.ValueOf(w.Resources),
 		"image":    reflect.ValueOf(w.Images),
@@ -244,7 +245,7 @@ func (l line) shows(w *world, s set) string {
 			return w.projectFolder
 		}
 		return s.folder
-	case authz.Users.Noun:
+	case authz.Users.Noun, authz.AuditEntries.Noun:
 		return s.email
 	case authz.Keypairs.Noun:
 		return s.key

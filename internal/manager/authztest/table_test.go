@@ -74,6 +74,8 @@ func projectDotfiles(w *world, _ set) []any {
 
 // matrix has one line or more for each method that takes an actor.
 var matrix = []line{
+	{"audit.List", authz.AuditEntries, authz.See, ofOwner, nil, lists},
+
 	{"tenancy.Roles", authz.Announcements, authz.See, forAll, nil, needs},
 	{"tenancy.UpdatePassword", authz.Announcements, authz.See, forAll, nil, needs},
 	{"tenancy.UpdateFullName", authz.Users, authz.Change, ofOwner, email, checks},

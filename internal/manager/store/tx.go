@@ -50,7 +50,8 @@ func (s *Store) Tx(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 
 func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	var raw pgx.Tx
-	err := s.outage.patiently(ctx, func() (err error) { raw, err = s.pool.Begin(ctx); return err })
+	note := NoteOf(ctx)
+	err := s.outage.patiently(ctx, func() (err error) { raw, err = s.pool.BeginTx(ctx, note.options()); return err })
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
@@ -68,8 +69,15 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 	if err := tx.flush(ctx); err != nil {
 		return err
 	}
+	left, err := tx.leave(ctx, note)
+	if err != nil {
+		return err
+	}
 	if err := raw.Commit(ctx); err != nil {
 		return fmt.Errorf("commit: %w", written(err))
+	}
+	if left {
+		note.left.Store(true)
 	}
 	for topic := range tx.wakes {
 		s.Wake(topic)
