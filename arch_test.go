@@ -340,7 +340,7 @@ var rules = []rule{
 	{dir: "internal/cli/mountflag", duty: "reads how mounts are written on the command line", allow: []string{"api"}},
 	{dir: "internal/cli/ssh", duty: "client verbs that use SSH programs and editors",
 		allow: []string{"api", "internal/cli/frame", "internal/cli/app"}},
-	{dir: "internal/cli/tenancy", duty: "client verbs of administrators: what was done, and by whom",
+	{dir: "internal/cli/tenancy", duty: "client verbs of administrators: users, and what was done by whom",
 		allow: []string{"api", "internal/cli/frame"}},
 
 	// Programs.

@@ -1,4 +1,4 @@
-// Package tenancy has the client verbs of those who administer a cluster: what was done there, and by whom.
+// Package tenancy has the client verbs of those who administer a cluster: users, and what was done by whom.
 package tenancy
 
 import (
@@ -13,5 +13,5 @@ type verbs struct{ *frame.Frame }
 // Commands returns the client verbs of administrators.
 func Commands(f *frame.Frame) []*cobra.Command {
 	v := &verbs{f}
-	return []*cobra.Command{v.newAudit()}
+	return []*cobra.Command{v.newUser(), v.newAudit()}
 }

@@ -124,6 +124,8 @@ const LocalRegistry = "local"
 var Users = Kind{"user", map[Verb]condition{
 	See:    anyOf{owner, above, superadmin, monitor},
 	Change: anyOf{owner, superadmin},
+	// Administer is to make one, and to set status, role and memberships.
+	Administer: anyOf{above, superadmin},
 }}
 
 // Keypairs are access keys of users, with their dotfiles, bootstrap scripts and SSH keypairs.

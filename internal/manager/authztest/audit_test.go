@@ -15,6 +15,7 @@ import (
 
 // audited are the actions under which methods are recorded.
 var audited = map[string]string{
+	"tenancy.CreateUser": "user.create", "tenancy.ModifyUser": "user.modify", "tenancy.DeleteUser": "user.delete",
 	"tenancy.UpdateFullName":             "user.rename",
 	"tenancy.UpdatePassword":             "user.change-password",
 	"tenancy.GenerateSSHKeypair":         "keypair.generate-ssh",

@@ -57,6 +57,11 @@ func ofFolder(_ authz.Actor, _ *world, s set) authz.Object {
 	return authz.Object{Owner: cluster.UserID(s.user), OwnerRole: s.role, Domain: "d", Permission: cluster.ReadWrite}
 }
 
+// ofRole is nobody's yet, and would have the owner's role.
+func ofRole(_ authz.Actor, _ *world, s set) authz.Object {
+	return authz.Object{OwnerRole: s.role, Domain: "d"}
+}
+
 // ofItself is the actor's own.
 func ofItself(a authz.Actor, _ *world, _ set) authz.Object { return authz.Object{Owner: a.UserID} }
 

@@ -44,13 +44,16 @@ var actorless = map[string]string{
 var unseen = maps.Clone(actorless)
 
 // What methods are called with.
-func session(_ *world, s set) []any        { return []any{s.session} }
-func sessions(_ *world, s set) []any       { return []any{[]cluster.SessionID{cluster.SessionID(s.session)}} }
-func circuit(_ *world, s set) []any        { return []any{s.circuit} }
-func task(_ *world, s set) []any           { return []any{s.task} }
-func theFolder(_ *world, s set) []any      { return []any{s.folder} }
-func projectFolder(w *world, _ set) []any  { return []any{w.projectFolder} }
-func email(_ *world, s set) []any          { return []any{s.email} }
+func session(_ *world, s set) []any       { return []any{s.session} }
+func sessions(_ *world, s set) []any      { return []any{[]cluster.SessionID{cluster.SessionID(s.session)}} }
+func circuit(_ *world, s set) []any       { return []any{s.circuit} }
+func task(_ *world, s set) []any          { return []any{s.task} }
+func theFolder(_ *world, s set) []any     { return []any{s.folder} }
+func projectFolder(w *world, _ set) []any { return []any{w.projectFolder} }
+func email(_ *world, s set) []any         { return []any{s.email} }
+func newUser(_ *world, s set) []any {
+	return []any{"new@x", tenancy.UserProps{Domain: new("d"), Role: &s.role}}
+}
 func key(_ *world, s set) []any            { return []any{s.key} }
 func theProject(w *world, _ set) []any     { return []any{w.project} }
 func theImage(w *world, _ set) []any       { return []any{w.image} }
@@ -107,6 +110,9 @@ var matrix = []line{
 	{"tenancy.ListProjects", authz.Projects, authz.See, ofProject, nil, lists},
 	{"tenancy.GetUser", authz.Users, authz.See, ofOwner, email, checks},
 	{"tenancy.ListUsers", authz.Users, authz.See, ofOwner, nil, lists},
+	{"tenancy.CreateUser", authz.Users, authz.Administer, ofRole, newUser, needs},
+	{"tenancy.ModifyUser", authz.Users, authz.Administer, ofOwner, email, checks},
+	{"tenancy.DeleteUser", authz.Users, authz.Administer, ofOwner, email, checks},
 	{"tenancy.ActorOfUser", authz.Users, authz.See, ofOwner, email, checks},
 
 	{"resource.AllowedGroups", authz.Projects, authz.See, ofProject, theProject, checks},
