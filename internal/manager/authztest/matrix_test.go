@@ -57,7 +57,7 @@ func ofFolder(_ authz.Actor, _ *world, s set) authz.Object {
 	return authz.Object{Owner: cluster.UserID(s.user), OwnerRole: s.role, Domain: "d", Permission: cluster.ReadWrite}
 }
 
-// ofRole is nobody's yet, and would have the owner's role.
+// ofRole is a user of the owner's role who is none of the people: a new one, or the spare one.
 func ofRole(_ authz.Actor, _ *world, s set) authz.Object {
 	return authz.Object{OwnerRole: s.role, Domain: "d"}
 }

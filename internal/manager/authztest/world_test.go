@@ -93,6 +93,10 @@ func newWorld(t *testing.T) (*world, map[string]authz.Actor) {
 	add("domain admin", "d", authz.RoleAdmin)
 	add("superadmin", "d", authz.RoleSuperadmin)
 	add("monitor", "d", authz.RoleMonitor)
+	for _, role := range []authz.Role{authz.RoleUser, authz.RoleSuperadmin} {
+		add("spare "+string(role), "d", role)
+		delete(actors, "spare "+string(role))
+	}
 	gone := add("inactive", "d", authz.RoleUser, w.project)
 	// Who was made inactive is nobody: the door says so, and use cases get an actor that is not known.
 	w.Exec(`UPDATE users SET status = 'inactive' WHERE id = $1`, gone.user)
