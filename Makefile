@@ -28,10 +28,11 @@ down: ## stop the cluster; containers keep running
 build: runner $(BUNDLE_DEP) ## build bin/berth
 	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
-# Compiles the packages of both programs into the cache of Go, so that `build` only links. It needs no generated file: scripts/up.sh runs
-# it while packages are being installed.
+# Compiles the packages of all programs into the cache of Go, but links none, so that `build` has little more to do. It needs no generated
+# file: scripts/up.sh runs it while packages are being installed.
 compile:
-	go build -trimpath ./internal/... ./cmd/... ./e2e/webdemo
+	go build -trimpath $$(go list -deps -f '{{if and (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' \
+		./cmd/berth ./cmd/berth-runner ./e2e/webdemo ./scripts/pack)
 
 runner:
 	@go build -trimpath -ldflags '-s -w' -o bin/berth-runner ./cmd/berth-runner
@@ -52,7 +53,7 @@ check: ## format, go.mod, vet, lint, architecture, unit and PostgreSQL tests wit
 test: ## everything, with the real engine
 	scripts/test.sh
 
-test-quota: build ## what needs XFS quotas, in user-mode Linux
+test-quota: build ## what needs XFS quotas, in user-mode Linux or QEMU
 	scripts/xfs-quota.sh
 
 e2e: build ## the stories alone, with the real engine
@@ -62,8 +63,9 @@ soak: ## simulate 10,000 clusters with faults (SEEDS=... FIRST=... for others)
 	BERTH_SIM_SEEDS=$(or $(SEEDS),10000) BERTH_SIM_FIRST=$(or $(FIRST),1) go test ./internal/testkit/simulation -run '^TestSimulation$$' \
 		-count 1 -timeout 12h -v
 
-chaos: build ## break a real cluster again and again and print a table (TIME=20m bounds it)
-	BERTH_TEST_ENGINE=1 BERTH_BIN=$(CURDIR)/bin/berth BERTH_CHAOS_TIME=$(or $(TIME),20m) go test ./e2e -run '^TestChaos$$' \
+chaos: build ## break a real cluster again and again and print a table (TIME=20m bounds it; LONG=1, ONLY='cut agent,kill database')
+	BERTH_TEST_ENGINE=1 BERTH_BIN=$(CURDIR)/bin/berth BERTH_CHAOS_TIME=$(or $(TIME),20m) BERTH_CHAOS_LONG=$(LONG) \
+		BERTH_CHAOS_ONLY='$(ONLY)' go test ./e2e -run '^TestChaos$$' \
 		-count 1 -timeout 2h -v
 
 bench: build ## measure beside peers

@@ -254,7 +254,7 @@ var rules = []rule{
 	{dir: "internal/agent/runtime/testimage", duty: "builds container images from nothing", testOnly: true},
 	{dir: "internal/agent/scratch", duty: "directories and configuration files of kernels on the agent's disk",
 		allow: []string{"internal/agent/host", "internal/agent/loopdisk", "internal/cluster", "internal/diskspace", "internal/fault",
-			"internal/wire/run"}},
+			"internal/storage/volume/tree", "internal/wire/run"}},
 	{dir: "internal/agent/stream", duty: "byte streams of kernels for the manager",
 		allow: []string{"internal/agent/keeper", "internal/agent/runners", "internal/agent/runtime", "internal/cluster",
 			"internal/fault", "internal/wire/node", "internal/wire/run"}},
@@ -363,6 +363,7 @@ var rules = []rule{
 	// Tests alone.
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},
 	{dir: "internal/testkit/await", duty: "receives from channels with a deadline", testOnly: true},
+	{dir: "internal/testkit/load", duty: "asks a cluster all the time and counts what fails", testOnly: true},
 	{dir: "internal/testkit/simulation", duty: "a whole cluster on simulated time, with faults that follow from a seed", testOnly: true,
 		allow: []string{"internal"}},
 	{dir: "internal/testkit/testserver", duty: "starts the servers of the module testservers", testOnly: true},

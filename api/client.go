@@ -13,8 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
-	"syscall"
 	"time"
 )
 
@@ -25,14 +23,12 @@ const (
 	quickTimeout = 60 * time.Second
 	// slowTimeout bounds a request that waits for an agent.
 	slowTimeout = 10 * time.Minute
-	// connectTries is how often a safe request is sent when nobody listens.
-	connectTries = 3
-	connectPause = 100 * time.Millisecond
 )
 
-// Client talks to one manager as one keypair. It is safe for concurrent use.
+// Client talks to the managers of one cluster as one keypair. It is safe for concurrent use.
 type Client struct {
-	base  *url.URL
+	managers *managers
+
 	cfg   Config
 	http  *http.Client
 	now   func() time.Time
@@ -58,11 +54,11 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	base, err := url.Parse(strings.TrimRight(cfg.Endpoint, "/"))
+	m, err := newManagers(append([]string{cfg.Endpoint}, cfg.Others...))
 	if err != nil {
-		return nil, fmt.Errorf("read endpoint: %w", err)
+		return nil, err
 	}
-	c := &Client{base: base, cfg: cfg, now: time.Now, agent: "berth"}
+	c := &Client{managers: m, cfg: cfg, now: time.Now, agent: "berth"}
 	var secure *tls.Config
 	if cfg.Fingerprint != "" {
 		fingerprint, err := parseFingerprint(cfg.Fingerprint)
@@ -108,6 +104,8 @@ type request struct {
 	accept      string
 	header      http.Header
 	timeout     time.Duration // of the whole call; 0 = none beyond ctx
+	// reads says that the request changes nothing although its method is not GET.
+	reads bool
 }
 
 func (r request) op() string { return r.method + " " + r.path }
@@ -153,13 +151,16 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		}
 		payload, r.contentType = b, "application/json"
 	}
-	safe := r.method == http.MethodGet || r.method == http.MethodHead
-	for try := 1; ; try++ {
-		body := r.body
-		if payload != nil {
+	for try := c.managers.attempts(r.reads || changesNothing(r.method)); ; {
+		var body io.Reader
+		switch {
+		case payload != nil:
 			body = bytes.NewReader(payload)
+		case r.body != nil:
+			// The transport closes what it could not send, and another manager may get it. Whoever made the body closes it.
+			body = struct{ io.Reader }{r.body}
 		}
-		req, err := c.signed(ctx, r, body, payload)
+		req, err := c.signed(ctx, try.base(), r, body, payload)
 		if err != nil {
 			return nil, err
 		}
@@ -174,15 +175,19 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
-		if !safe || try == connectTries || !errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, fmt.Errorf("reach the manager at %s: %w", c.cfg.Endpoint, bare(err))
-		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(connectPause << (try - 1)):
+		at := try.base()
+		if !try.again(ctx, err) {
+			return nil, unreached(ctx, at, err)
 		}
 	}
+}
+
+// unreached is the error of a request that a manager did not answer.
+func unreached(ctx context.Context, at *url.URL, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return fmt.Errorf("reach the manager at %s: %w", at, bare(err))
 }
 
 // bare drops the URL that net/http repeats in its errors.
@@ -194,9 +199,9 @@ func bare(err error) error {
 	return err
 }
 
-// signed makes and signs a request; payload is what body holds, nil when that is not known.
-func (c *Client) signed(ctx context.Context, r request, body io.Reader, payload []byte) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, r.method, c.url(r), body)
+// signed makes and signs a request to the manager at base; payload is what body holds, nil when that is not known.
+func (c *Client) signed(ctx context.Context, base *url.URL, r request, body io.Reader, payload []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, r.method, r.url(base), body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.op(), err)
 	}
@@ -224,8 +229,8 @@ func (c *Client) signed(ctx context.Context, r request, body io.Reader, payload 
 	return req, nil
 }
 
-func (c *Client) url(r request) string {
-	s := c.base.Scheme + "://" + c.base.Host + c.base.EscapedPath() + r.path
+func (r request) url(base *url.URL) string {
+	s := base.Scheme + "://" + base.Host + base.EscapedPath() + r.path
 	if len(r.query) > 0 {
 		s += "?" + r.query.Encode()
 	}

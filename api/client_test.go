@@ -368,8 +368,8 @@ func TestLoadConfig(t *testing.T) {
 	require.Equal(
 		t,
 		api.Config{
-			Endpoint: "http://env:1", AccessKey: "ea", SecretKey: "hushhush", Domain: "default", Group: "default",
-			Source: "the environment",
+			Endpoint: "http://env:1", Others: []string{"http://env:2"}, AccessKey: "ea", SecretKey: "hushhush", Domain: "default",
+			Group: "default", Source: "the environment",
 		},
 		c,
 	)
@@ -380,18 +380,26 @@ func TestLoadConfig(t *testing.T) {
 	require.Equal(t, "team", c.Group)
 
 	c, err = api.LoadConfig(
-		api.Lookup{Getenv: get(map[string]string{api.EnvStateDir: file, api.EnvGroup: "mine"}), Endpoint: "https://other:2"},
+		api.Lookup{Getenv: get(map[string]string{api.EnvStateDir: file, api.EnvGroup: "mine"}),
+			Endpoint: "https://other:2/, ,https://other:3,https://other:2"},
 	)
 	require.NoError(t, err)
 	require.Equal(t, "https://other:2", c.Endpoint)
+	require.Equal(t, []string{"https://other:3"}, c.Others)
 	require.Equal(t, "fa", c.AccessKey)
 	require.Equal(t, "mine", c.Group)
 
+	many := ""
+	for i := range 17 {
+		many += fmt.Sprintf("http://many:%d,", i+1)
+	}
 	for name, l := range map[string]api.Lookup{
 		"half an environment": {Getenv: get(map[string]string{api.EnvAccessKey: "ea", api.EnvStateDir: file})},
 		"no file":             {Getenv: get(nil), StateDir: dir},
 		"a bad file":          {Getenv: get(nil), StateDir: bad},
 		"a bad endpoint":      {Getenv: get(nil), StateDir: file, Endpoint: "file:1"},
+		"a bad one of two":    {Getenv: get(nil), StateDir: file, Endpoint: "http://a:1,file:1"},
+		"too many":            {Getenv: get(nil), StateDir: file, Endpoint: many},
 		"a password in it":    {Getenv: get(nil), StateDir: file, Endpoint: "http://a:b@c"},
 	} {
 		_, err := api.LoadConfig(l)

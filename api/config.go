@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -53,6 +54,8 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 type Config struct {
 	// Endpoint is the base URL of the manager, such as http://127.0.0.1:8090.
 	Endpoint string `json:"endpoint"`
+	// Others are those of further managers of the same cluster. When one does not answer, the client goes on with the next one.
+	Others []string `json:"other_endpoints,omitempty"`
 	// AccessKey and SecretKey are the keypair; both empty means anonymous.
 	AccessKey string `json:"access_key"`
 	SecretKey Secret `json:"-"`
@@ -70,12 +73,13 @@ func (c Config) Validate() error {
 	if c.Endpoint == "" {
 		return fmt.Errorf("%s is not set: %w", EnvEndpoint, ErrNotConfigured)
 	}
-	u, err := url.Parse(c.Endpoint)
-	if err != nil {
-		return fmt.Errorf("read endpoint %q: %w", c.Endpoint, err)
+	for _, e := range append([]string{c.Endpoint}, c.Others...) {
+		if _, err := parseEndpoint(e); err != nil {
+			return err
+		}
 	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return fmt.Errorf("endpoint %q is not of the form http://host:port or https://host:port", c.Endpoint)
+	if len(c.Others) >= maxManagers {
+		return fmt.Errorf("%s names %d managers; at most %d are used", EnvEndpoint, 1+len(c.Others), maxManagers)
 	}
 	if c.Fingerprint != "" {
 		if _, err := parseFingerprint(c.Fingerprint); err != nil {
@@ -88,13 +92,25 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// parseEndpoint reads the address of one manager.
+func parseEndpoint(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("read endpoint %q: %w", text, err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return nil, fmt.Errorf("endpoint %q is not of the form http://host:port or https://host:port", text)
+	}
+	return u, nil
+}
+
 // Lookup says where LoadConfig looks.
 type Lookup struct {
 	// Getenv reads the environment; nil stands for os.Getenv.
 	Getenv func(string) string
 	// StateDir, when set, makes its client.env win over the environment.
 	StateDir string
-	// Endpoint, when set, replaces the endpoint found.
+	// Endpoint, when set, replaces the endpoints found. Like the variable it may name several, with commas between them.
 	Endpoint string
 	// Root says whether the process runs as the super user, which moves the default state directory.
 	Root bool
@@ -118,7 +134,6 @@ func LoadConfig(l Lookup) (Config, error) {
 		return Config{}, err
 	}
 	c := Config{
-		Endpoint:  firstEndpoint(values(EnvEndpoint)),
 		AccessKey: values(EnvAccessKey),
 		SecretKey: Secret(values(EnvSecretKey)),
 		Domain:    or(getenv(EnvDomain), values(EnvDomain), "default"),
@@ -127,10 +142,7 @@ func LoadConfig(l Lookup) (Config, error) {
 
 		Fingerprint: or(getenv(EnvFingerprint), values(EnvFingerprint)),
 	}
-	if l.Endpoint != "" {
-		c.Endpoint = l.Endpoint
-	}
-	c.Endpoint = strings.TrimRight(c.Endpoint, "/")
+	c.Endpoint, c.Others = endpoints(or(l.Endpoint, values(EnvEndpoint)))
 	if err := c.Validate(); err != nil {
 		return Config{}, fmt.Errorf("configure client from %s: %w", source, err)
 	}
@@ -208,10 +220,18 @@ func parseEnvFile(r io.Reader) (map[string]string, error) {
 	return m, s.Err()
 }
 
-// firstEndpoint takes the first of a comma-separated list of endpoints.
-func firstEndpoint(list string) string {
-	first, _, _ := strings.Cut(list, ",")
-	return strings.TrimSpace(first)
+// endpoints reads a comma-separated list of addresses.
+func endpoints(list string) (first string, others []string) {
+	for e := range strings.SplitSeq(list, ",") {
+		switch e = strings.TrimRight(strings.TrimSpace(e), "/"); {
+		case e == "" || e == first || slices.Contains(others, e):
+		case first == "":
+			first = e
+		default:
+			others = append(others, e)
+		}
+	}
+	return first, others
 }
 
 func or(values ...string) string {

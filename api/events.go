@@ -113,6 +113,9 @@ type EventFilter struct {
 	After string
 	// Once ends the stream after what is kept instead of waiting for more.
 	Once bool
+	// Opened, if set, is called when the manager has answered. The iteration then ends with an error when the connection breaks, instead
+	// of resuming: the caller does that; see follow.Events.
+	Opened func()
 }
 
 // SessionEvents follows session events until the server closes the stream, the
@@ -130,20 +133,20 @@ func (c *Client) SessionEvents(ctx context.Context, f EventFilter) iter.Seq2[Eve
 	if f.Once {
 		q.Set("follow", "false")
 	}
-	return c.events(ctx, "/events/session", q, f.After)
+	return c.events(ctx, "/events/session", q, f.After, f.Opened)
 }
 
 // TaskEvents follows a background task to its end.
 func (c *Client) TaskEvents(ctx context.Context, taskID string) iter.Seq2[Event, error] {
-	return c.events(ctx, "/events/background-task", url.Values{"task_id": {taskID}}, "")
+	return c.events(ctx, "/events/background-task", url.Values{"task_id": {taskID}}, "", nil)
 }
 
-func (c *Client) events(ctx context.Context, path string, q url.Values, after string) iter.Seq2[Event, error] {
+func (c *Client) events(ctx context.Context, path string, q url.Values, after string, opened func()) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		s := sseReader{last: after, retry: eventRetry}
 		for failures := 0; ; {
 			before := s.seen
-			err := c.eventsOnce(ctx, path, q, &s, func(e Event) bool { return yield(e, nil) })
+			err := c.eventsOnce(ctx, path, q, &s, opened, func(e Event) bool { return yield(e, nil) })
 			if s.seen > before {
 				failures = 0
 			}
@@ -159,7 +162,7 @@ func (c *Client) events(ctx context.Context, path string, q url.Values, after st
 				return
 			}
 			failures++
-			if failures > eventRetries {
+			if opened != nil || failures > eventRetries {
 				yield(Event{}, fmt.Errorf("follow events: %w", err))
 				return
 			}
@@ -177,9 +180,9 @@ var errEventSize = fmt.Errorf("follow events: an event is larger than %d KiB", m
 // errStop means that the stream is over and must not be resumed.
 var errStop = errors.New("stream over")
 
-// eventsOnce reads one connection to its end.
-func (c *Client) eventsOnce(ctx context.Context, path string, q url.Values, s *sseReader, yield func(Event) bool) error {
-	ctx, cancel := context.WithCancel(ctx)
+// eventsOnce reads one connection to its end. One that is silent for too long is broken.
+func (c *Client) eventsOnce(ctx context.Context, path string, q url.Values, s *sseReader, opened func(), yield func(Event) bool) error {
+	alive, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(eventSilence, cancel)
 	defer silence.Stop()
@@ -187,15 +190,18 @@ func (c *Client) eventsOnce(ctx context.Context, path string, q url.Values, s *s
 	if s.last != "" {
 		r.header = http.Header{"Last-Event-Id": {s.last}}
 	}
-	resp, err := c.send(ctx, r)
-	if err != nil {
-		return err
+	resp, err := c.send(alive, r)
+	if err == nil {
+		defer resp.Body.Close()
+		if opened != nil {
+			opened()
+		}
+		err = s.read(resp.Body, func() { silence.Reset(eventSilence) }, yield)
 	}
-	defer resp.Body.Close()
-	if err := s.read(resp.Body, func() { silence.Reset(eventSilence) }, yield); err != nil {
-		return err
+	if err == nil || alive.Err() != nil && ctx.Err() == nil && !errors.Is(err, errStop) {
+		return io.ErrUnexpectedEOF
 	}
-	return io.ErrUnexpectedEOF
+	return err
 }
 
 // sseReader keeps what survives a reconnection.

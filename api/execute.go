@@ -321,26 +321,28 @@ const maxFrame = 32 << 20
 // dial opens a signed WebSocket.
 func (c *Client) dial(ctx context.Context, path string, query map[string][]string) (*websocket.Conn, error) {
 	r := request{method: http.MethodGet, path: path, query: query, accept: "*/*"}
-	req, err := c.signed(ctx, r, nil, nil)
-	if err != nil {
-		return nil, err
-	}
 	dialCtx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
 		fmt.Errorf("%s: no answer within %s: %w", r.op(), quickTimeout, context.DeadlineExceeded))
 	defer cancel()
-	options := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: req.Header}
-	conn, resp, err := websocket.Dial(dialCtx, req.URL.String(), options) //nolint:bodyclose // the WebSocket owns it
-	if err != nil {
+	for try := c.managers.attempts(false); ; {
+		req, err := c.signed(ctx, try.base(), r, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		options := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: req.Header}
+		conn, resp, err := websocket.Dial(dialCtx, req.URL.String(), options) //nolint:bodyclose // the WebSocket owns it
+		if err == nil {
+			conn.SetReadLimit(maxFrame)
+			return conn, nil
+		}
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 			return nil, readProblem(r.op(), resp.StatusCode, resp.Body)
 		}
-		if cause := context.Cause(dialCtx); cause != nil {
-			return nil, cause
+		at := try.base()
+		if context.Cause(dialCtx) != nil || !try.again(dialCtx, err) {
+			return nil, unreached(dialCtx, at, err)
 		}
-		return nil, fmt.Errorf("reach the manager at %s: %w", c.cfg.Endpoint, bare(err))
 	}
-	conn.SetReadLimit(maxFrame)
-	return conn, nil
 }
 
 // streamError says how a WebSocket ended.

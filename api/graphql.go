@@ -81,7 +81,8 @@ func (c *Client) GraphQL(ctx context.Context, query string, variables map[string
 	if variables == nil {
 		variables = map[string]any{}
 	}
-	r := request{method: http.MethodPost, path: "/admin/gql", json: GraphQLRequest{Query: query, Variables: variables}}
+	r := request{method: http.MethodPost, path: "/admin/gql", json: GraphQLRequest{Query: query, Variables: variables},
+		reads: !strings.Contains(query, "mutation")}
 	var reply GraphQLReply
 	if err := c.call(ctx, r, &reply); err != nil {
 		return err

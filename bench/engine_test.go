@@ -128,13 +128,15 @@ func gone(b *testing.B, id string) {
 	}
 }
 
+// limits are what a container of docker run gets that is compared with a session.
+var limits = []string{"--cpuset-cpus", "0", "--memory", "256m", "--memory-swap", "256m", "--pids-limit", "4096", "--network", "bridge"}
+
 // BenchmarkSession compares a session's start with docker run and its end with docker rm -f, in turn.
 func BenchmarkSession(b *testing.B) {
 	p := up(b)
 	c := p.client()
 	var start, peerStart, answer, end, peerEnd []time.Duration
 	for i := range rounds + 1 {
-		limits := []string{"--cpuset-cpus", "0", "--memory", "256m", "--memory-swap", "256m", "--pids-limit", "4096", "--network", "bridge"}
 		peer := timed(func() { run(b, append(append([]string{"docker", "run", "--rm"}, limits...), image, "true")...) })
 		var s api.CreatedSession
 		ours := timed(func() { s = create(b, c, fmt.Sprintf("bench-%d", i)) })
@@ -162,6 +164,46 @@ func BenchmarkSession(b *testing.B) {
 	b.ReportMetric(ms(median(answer)), "destroy-answer-ms")
 	b.ReportMetric(ms(median(end)), "gone-ms")
 	b.ReportMetric(ms(median(peerEnd)), "docker-rm-ms")
+}
+
+// cell runs a cell as the official client does.
+func cell(b *testing.B, c *api.Client, session, code string) {
+	b.Helper()
+	r, err := c.Poll(b.Context(), session, "", api.Execute{Mode: "query", Code: code})
+	for err == nil && r.Status == "continued" {
+		r, err = c.Poll(b.Context(), session, r.RunID, api.Execute{Mode: "continue"})
+	}
+	require.NoError(b, err)
+	require.Equal(b, "finished", r.Status)
+}
+
+// BenchmarkFirstCell measures from the request for a session to the answer of its first cell, beside docker run, in turn. created-ms is
+// the part until the session runs.
+func BenchmarkFirstCell(b *testing.B) {
+	p := up(b)
+	c := p.client()
+	var created, first, peers []time.Duration
+	for i := range rounds + 1 {
+		peer := timed(func() { run(b, append(append([]string{"docker", "run", "--rm"}, limits...), image, "true")...) })
+		var s api.CreatedSession
+		begun := time.Now()
+		start := timed(func() { s = create(b, c, fmt.Sprintf("bench-first-%d", i)) })
+		cell(b, c, s.Name, "6*7")
+		answered := time.Since(begun)
+		id := container(b, s.ID)
+		_, err := c.DestroySession(b.Context(), s.Name, api.DestroyOptions{NoWait: true})
+		require.NoError(b, err)
+		gone(b, id)
+		if i == 0 {
+			continue // warm-up
+		}
+		created, first, peers = append(created, start), append(first, answered), append(peers, peer)
+	}
+	b.ReportMetric(ms(median(created)), "created-ms")
+	b.ReportMetric(ms(median(first)), "first-answer-ms")
+	b.ReportMetric(ms(slices.Min(first)), "best-answer-ms")
+	b.ReportMetric(ms(median(peers)), "docker-run-ms")
+	b.ReportMetric(float64(median(first))/float64(median(peers)), "answer/docker-run")
 }
 
 // BenchmarkJobs submits batch sessions that run `true` and waits until all have succeeded, beside as many `docker run` of the
@@ -258,14 +300,7 @@ func BenchmarkCell(b *testing.B) {
 	c := p.client()
 	s := create(b, c, "bench-cell")
 	ours := func() time.Duration {
-		return timed(func() {
-			r, err := c.Poll(b.Context(), s.Name, "", api.Execute{Mode: "query", Code: "1+1"})
-			for err == nil && r.Status == "continued" {
-				r, err = c.Poll(b.Context(), s.Name, r.RunID, api.Execute{Mode: "continue"})
-			}
-			require.NoError(b, err)
-			require.Equal(b, "finished", r.Status)
-		})
+		return timed(func() { cell(b, c, s.Name, "1+1") })
 	}
 	direct := directKernel(b, container(b, s.ID))
 	var cells, peers, added []time.Duration

@@ -108,7 +108,7 @@ func TestAttackDiskOfOneSession(t *testing.T) {
 	p.must("session", "create", "python", "--name", "greedy")
 	full := "No space left on device"
 
-	for _, file := range []string{"/home/work/big", "/tmp/big", "/var/tmp/big", "/run/lock/big"} {
+	for _, file := range []string{"/home/work/big", "/tmp/big", "/var/tmp/big", "/run/lock/big", "/.berth/user/big"} {
 		r := p.dd("greedy", file, "200")
 		require.NotZero(t, r.code, file)
 		require.Contains(t, r.stdout+r.stderr, full, file)

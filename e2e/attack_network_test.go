@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -69,9 +70,12 @@ func (f fence) flush(t *testing.T) {
 func forget(t *testing.T, c agent.Config) {
 	t.Helper()
 	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience) // the test's own has ended
+		defer cancel()
+		c.Network = agent.DefaultConfig().Network
 		rt, err := engine.New(engine.Config{Cluster: c.Scope(), Agent: cluster.AgentID(c.ID)}, slog.New(slog.DiscardHandler))
 		if err == nil {
-			_, err = agent.EndAll(t.Context(), c, rt)
+			_, err = agent.EndAll(ctx, c, rt)
 			_ = rt.Close()
 		}
 		if err != nil {

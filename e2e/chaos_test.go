@@ -1,88 +1,84 @@
 package e2e_test
 
 import (
-	"bufio"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/stretchr/testify/require"
-
-	"berth.dev/berth/internal/manager/store/storetest"
 )
 
-// chaos is a cluster of roles apart, under load, that is broken in rounds. docs/proving-ground.md describes it.
-type chaos struct {
-	*apart
-	link, database *relay
-	began          time.Time
-	rand           *rand.Rand
-
-	round   int
-	jobs    []string // names
-	stream  net.Conn
-	lines   *bufio.Reader
-	gateway string
-	sent    int
-	writer  string // the process that writes numbers
-	// well and tried count rounds by fault and load; notes tell what was not well.
-	well, tried map[string]map[string]int
-	notes       []string
-}
-
-const chaosAgent = "i-chaos"
-
-// disturbance breaks something and mends it; it returns when that is done.
+// disturbance breaks something for a while and mends it.
 type disturbance struct {
-	name   string
-	strike func(c *chaos)
+	name string
+	// lasts is for how long; long replaces it in the long setting.
+	lasts, long time.Duration
+	strike      func(c *chaos, d time.Duration)
 }
 
 func disturbances() []disturbance {
-	stopped := func(role string) func(c *chaos) {
-		return func(c *chaos) {
-			require.NoError(c.t, c.processes[role].Process.Signal(syscall.SIGSTOP))
-			c.rest(20 * time.Second)
-			require.NoError(c.t, c.processes[role].Process.Signal(syscall.SIGCONT))
-		}
-	}
-	killed := func(role string) func(c *chaos) {
-		return func(c *chaos) {
-			c.kill(role)
-			c.rest(3 * time.Second)
-			c.begin(role)
-		}
-	}
-	during := func(d time.Duration, on, off func(c *chaos)) func(c *chaos) {
-		return func(c *chaos) {
+	during := func(on, off func(c *chaos)) func(c *chaos, d time.Duration) {
+		return func(c *chaos, d time.Duration) {
 			on(c)
-			c.rest(d)
-			off(c)
+			defer off(c)
+			<-time.After(d)
 		}
 	}
+	killed := func(which func(c *chaos) string) func(c *chaos, d time.Duration) {
+		return during(func(c *chaos) { c.signal(which(c), syscall.SIGKILL) }, func(c *chaos) { c.begin(which(c)) })
+	}
+	stopped := func(which func(c *chaos) string) func(c *chaos, d time.Duration) {
+		return during(func(c *chaos) { c.signal(which(c), syscall.SIGSTOP) }, func(c *chaos) { c.signal(which(c), syscall.SIGCONT) })
+	}
+	manager := func(*chaos) string { return theManager }
+	// Agents take turns. Only the first one is ever away for longer than the grace, because sessions end then.
+	agent := func(c *chaos) string { return chaosAgents[c.round%len(chaosAgents)] }
 	return []disturbance{
-		{"kill manager", killed("manager")},
-		{"kill agent", killed("agent")},
-		{"stop manager", stopped("manager")},
-		{"stop agent", stopped("agent")},
-		{"cut link", func(c *chaos) { c.link.cut() }},
-		{"hang link", during(45*time.Second, func(c *chaos) { c.link.hang(true) }, func(c *chaos) { c.link.hang(false) })},
-		{"refuse database", during(20*time.Second, func(c *chaos) { c.database.refuse(true) }, func(c *chaos) { c.database.refuse(false) })},
-		{"hang database", during(20*time.Second, func(c *chaos) { c.database.hang(true) }, func(c *chaos) { c.database.hang(false) })},
+		{"kill manager", 3 * time.Second, 10 * time.Second, killed(manager)},
+		{"kill agent", 3 * time.Second, 10 * time.Second, killed(agent)},
+		{"stop manager", time.Minute, time.Minute, stopped(manager)},
+		{"stop agent", time.Minute, time.Minute, stopped(agent)},
+		{"cut agent", 75 * time.Second, 6 * time.Minute, // the manager gives up the agent meanwhile; its jobs must not run again
+			during(func(c *chaos) { c.wires.cut(chaosAgents[0]) }, func(c *chaos) { c.wires.join(chaosAgents[0]) })},
+		{"deaf to agent", 45 * time.Second, 2 * time.Minute,
+			during(func(c *chaos) { c.wires.deafen(agent(c)) }, func(c *chaos) { c.wires.join(agent(c)) })},
+		{"kill database", 45 * time.Second, 3 * time.Minute,
+			during(func(c *chaos) { c.database.Kill() }, func(c *chaos) { c.database.Start() })},
+		{"stop database", 30 * time.Second, time.Minute,
+			during(func(c *chaos) { c.database.Pause(true) }, func(c *chaos) { c.database.Pause(false) })},
+		{"cut database", 45 * time.Second, 3 * time.Minute,
+			during(func(c *chaos) { c.wires.cut(wireDatabase) }, func(c *chaos) { c.wires.join(wireDatabase) })},
 	}
 }
 
-var chaosLoads = []string{"kernel", "writer", "jobs", "uploads", "stream"}
+// recoveryBound is how long after a fault each agent may take until it starts a session.
+const recoveryBound = 45 * time.Second
 
-// TestChaos breaks a real cluster again and again, for as long as BERTH_CHAOS_TIME says; without it nothing is done.
+// roundRest is about what a round takes besides its fault.
+const roundRest = 25 * time.Second
+
+// row is what became of one kind of fault.
+type row struct {
+	rounds      int
+	lasted      time.Duration
+	recovery    time.Duration // the longest
+	well, tried map[string]int
+}
+
+// chaos is a cluster under load that is broken in rounds. docs/proving-ground.md describes it.
+type chaos struct {
+	*load
+	rand  *rand.Rand
+	round int
+	rows  map[string]*row
+	notes []string // what was not well
+}
+
+// TestChaos breaks a real cluster again and again, for as long as BERTH_CHAOS_TIME says; without it nothing is done. BERTH_CHAOS_LONG=1
+// lets faults last as long as it takes to find the defects that need minutes, BERTH_CHAOS_ONLY names the faults to make.
 func TestChaos(t *testing.T) {
 	needEngine(t)
 	limit, err := time.ParseDuration(os.Getenv("BERTH_CHAOS_TIME"))
@@ -94,236 +90,139 @@ func TestChaos(t *testing.T) {
 		seed = n
 	}
 	t.Logf("BERTH_CHAOS_SEED=%d", seed)
-	c := newChaos(t, seed)
-	all := disturbances()
-	for end := time.Now().Add(limit); time.Now().Before(end); c.round++ {
-		if c.round%len(all) == 0 { // every one once, in an order of its own
-			c.rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		}
-		d := all[c.round%len(all)]
-		c.startJobs()
-		began := time.Now()
-		d.strike(c)
-		c.startJobs() // some come while the cluster finds its feet
-		c.judge(d.name)
-		t.Logf("round %d: %s, %s", c.round, d.name, time.Since(began).Round(time.Second))
+	end := time.Now().Add(limit)
+	c := &chaos{load: newLoad(newFragile(t)), rand: rand.New(rand.NewPCG(seed, 1)), rows: map[string]*row{}}
+	t.Logf("the manager is behind %s", c.wires.name())
+	all := chosen()
+	if len(all) == 0 {
+		t.Fatalf("BERTH_CHAOS_ONLY names no fault")
 	}
-	t.Log(c.table())
+	for left := 0; fits(all, time.Until(end)); {
+		if left == 0 { // every one once, in an order of its own
+			c.rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			left = len(all)
+		}
+		left--
+		if d := all[left]; d.lasts+roundRest <= time.Until(end) {
+			c.play(d)
+		}
+	}
+	t.Log(c.table(all))
 	for _, n := range c.notes {
 		t.Error(n)
 	}
 }
 
-func newChaos(t *testing.T, seed uint64) *chaos {
-	t.Helper()
-	dsn, err := pgx.ParseConfig(storetest.DSN(t))
-	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "berth-pgr-")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	const socket = ".s.PGSQL.5432"
-	listener, err := net.Listen("unix", filepath.Join(dir, socket))
-	require.NoError(t, err)
-	database := newRelay(t, listener, "unix", filepath.Join(dsn.Host, socket))
-	hub := "127.0.0.1:" + freePort(t)
-	link := tcpRelay(t, hub)
-	// The file of newApart names the places themselves; these go through the relays.
-	t.Setenv("BERTH_MANAGER__POSTGRES__DSN", fmt.Sprintf("host='%s' user='%s' dbname=%s sslmode=disable", dir, dsn.User, dsn.Database))
-	t.Setenv("BERTH_MANAGER__AGENTS__LISTEN", hub)
-	t.Setenv("BERTH_MANAGER__AGENTS__ADVERTISE", link.addr())
-	t.Setenv("BERTH_AGENT__MANAGER", link.addr())
-	listen := freePort(t)
-	first := 22000 + os.Getpid()%8000
-	a := newApart(t, chaosAgent, "", fmt.Sprintf(`
-[appproxy]
-name = "one"
-managers = ["%s"]
-join_token_file = "DIR/appproxy.token"
-state_dir = "DIR/appproxy"
-listen = "127.0.0.1:%s"
-url = "http://127.0.0.1:%s"
-domain = "apps.localhost"
-[appproxy.ports]
-from = %d
-to = %d
-`, hub, listen, listen, first, first+20))
-	a.begin("appproxy")
-	c := &chaos{apart: a, link: link, database: database, began: time.Now(), rand: rand.New(rand.NewPCG(seed, 1)),
-		well: map[string]map[string]int{}, tried: map[string]map[string]int{}}
-	c.must("run", "python", "--name", "kernel", "-r", "cpu=1", "-r", "mem=512m", "-c", "x = 4711")
-	c.must("session", "create", "python", "--name", "writer", "-r", "cpu=1", "-r", "mem=256m")
-	r := c.run(numbers, "session", "exec", "-i", "writer", "--", "sh", "-c", "cat > numbers.py && (setsid python3 numbers.py & echo $! > pid)")
-	require.Zero(t, r.code, r.stderr)
-	c.writer = strings.TrimSpace(c.must("session", "exec", "writer", "--", "cat", "pid"))
-	c.gateway = newConsole(t, a.env()).gateway(a.demo("demo"), "echo")
-	return c
-}
-
-// numbers writes one number after the other, each safe on disk before the next.
-const numbers = `
-import os, time
-n = 0
-with open("numbers", "a") as f:
-    while True:
-        n += 1
-        f.write(f"{n}\n"); f.flush(); os.fsync(f.fileno())
-        time.sleep(0.05)
-`
-
-// rest lets a fault last.
-func (c *chaos) rest(d time.Duration) { <-time.After(d) }
-
-// startJobs starts batch jobs; the manager may be away, and then there are none. A job that it refused after all may be there.
-func (c *chaos) startJobs() {
-	for i := range 2 {
-		name := fmt.Sprintf("job-%d-%d-%d", c.round, len(c.jobs), i)
-		seconds := c.rand.IntN(20)
-		r := c.run("", "session", "create", "python", "--detach", "--name", name, "--batch", fmt.Sprintf("sleep %d; echo done", seconds),
-			"-r", "cpu=1", "-r", "mem=128m")
-		if r.code == 0 {
-			c.jobs = append(c.jobs, name)
+// chosen are the faults to make, each with the time that it lasts.
+func chosen() (out []disturbance) {
+	only := os.Getenv("BERTH_CHAOS_ONLY")
+	for _, d := range disturbances() {
+		if os.Getenv("BERTH_CHAOS_LONG") != "" {
+			d.lasts = d.long
+		}
+		if only == "" || strings.Contains(","+only+",", ","+d.name+",") {
+			out = append(out, d)
 		}
 	}
+	return out
 }
 
-// judge looks whether every load kept its promise, once the cluster has had time to be well again.
-func (c *chaos) judge(fault string) {
-	checks := map[string]func() string{
-		"kernel": c.kernelWell, "writer": c.writerWell, "jobs": c.jobsWell, "uploads": c.uploadsWell, "stream": c.streamWell,
+// fits says whether a round of some fault ends in the time that is left.
+func fits(all []disturbance, left time.Duration) bool {
+	for _, d := range all {
+		if d.lasts+roundRest <= left {
+			return true
+		}
 	}
-	if c.tried[fault] == nil {
-		c.tried[fault], c.well[fault] = map[string]int{}, map[string]int{}
+	return false
+}
+
+// play makes one fault under load, and judges.
+func (c *chaos) play(d disturbance) {
+	r := c.rows[d.name]
+	if r == nil {
+		r = &row{lasted: d.lasts, well: map[string]int{}, tried: map[string]int{}}
+		c.rows[d.name] = r
 	}
-	for _, load := range chaosLoads {
-		why := ""
-		for deadline := time.Now().Add(patience); ; {
-			if why = checks[load](); why == "" || time.Now().After(deadline) {
-				break
-			}
+	r.rounds++
+	began := time.Now()
+	stop := c.submitting()
+	d.strike(c, d.lasts)
+	took := c.recovers(d.name)
+	stop()
+	r.recovery = max(r.recovery, took)
+	for n := range 3 {
+		c.submit(n, true)
+	}
+	for _, w := range works {
+		r.tried[w.name]++
+		why := w.broken(c.load)
+		for deadline := time.Now().Add(patience); why != "" && !w.once && time.Now().Before(deadline); why = w.broken(c.load) {
 			<-time.After(500 * time.Millisecond)
 		}
-		c.tried[fault][load]++
 		if why == "" {
-			c.well[fault][load]++
+			r.well[w.name]++
 			continue
 		}
-		c.notes = append(c.notes, fmt.Sprintf("round %d, %s, %s: %s", c.round, fault, load, why))
+		c.notes = append(c.notes, fmt.Sprintf("round %d, %s, %s: %s", c.round, d.name, w.name, why))
+		c.t.Log(c.notes[len(c.notes)-1])
 	}
+	c.t.Logf("round %d: %s for %s, recovered after %s, %s in all", c.round, d.name, d.lasts, took.Round(100*time.Millisecond),
+		time.Since(began).Round(time.Second))
+	c.round++
 }
 
-func (c *chaos) kernelWell() string {
-	r := c.run("", "run", "python", "--name", "kernel", "-c", "print(x)")
-	if r.code != 0 || strings.TrimSpace(r.stdout) != "4711" {
-		return fmt.Sprintf("the kernel answered %q %q", r.stdout, r.stderr)
-	}
-	return ""
-}
-
-func (c *chaos) writerWell() string {
-	r := c.run("", "session", "exec", "writer", "--", "sh", "-c", "kill -0 "+c.writer+" && cat numbers")
-	if r.code != 0 {
-		return "the writer is gone: " + r.stderr
-	}
-	for i, line := range strings.Fields(r.stdout) {
-		if line != strconv.Itoa(i+1) {
-			return fmt.Sprintf("line %d of the writer is %q", i+1, line)
+// recovers waits until every agent starts a session again, and tells how long that took.
+func (c *chaos) recovers(fault string) time.Duration {
+	began := time.Now()
+	for i, agent := range chaosAgents {
+		for {
+			// One that waits already is waited for.
+			name := fmt.Sprintf("probe-%d-%d", c.round, i)
+			r, _ := c.attempt(30*time.Second, "session", "create", "python", "--name", name, "--agent", agent, "-r", "cpu=1", "-r", "mem=128m")
+			if r.code == 0 {
+				break
+			}
+			if time.Since(began) > 2*patience {
+				c.notes = append(c.notes, fmt.Sprintf("round %d, %s: agent %s starts no session: %s", c.round, fault, agent, r.stderr))
+				break
+			}
+			<-time.After(200 * time.Millisecond)
 		}
 	}
-	return ""
+	took := time.Since(began)
+	if took > recoveryBound {
+		c.notes = append(c.notes, fmt.Sprintf("round %d, %s: the cluster recovered after %s, it may take %s", c.round, fault, took,
+			recoveryBound))
+	}
+	for i := range chaosAgents {
+		c.attempt(30*time.Second, "session", "rm", "--force", "--yes", fmt.Sprintf("probe-%d-%d", c.round, i))
+	}
+	return took
 }
 
-// jobsWell: every job that was acknowledged has ended, and no container of any kernel was started twice.
-func (c *chaos) jobsWell() string {
-	r := c.run("", "session", "list")
-	if r.code != 0 {
-		return r.stderr
-	}
-	rows := c.sessions()
-	for _, name := range c.jobs {
-		s, ok := rows[name]
-		switch {
-		case !ok:
-			return "job " + name + " is gone"
-		case s.Status != "TERMINATED" && s.Status != "ERROR" && s.Status != "CANCELLED":
-			return fmt.Sprintf("job %s is %s", name, s.Status)
-		case s.Result != "SUCCESS" && s.Info == "":
-			return fmt.Sprintf("job %s is %s %s without a word", name, s.Status, s.Result)
-		}
-	}
-	out, err := docker("events", "--since", strconv.FormatInt(c.began.Unix(), 10), "--until", strconv.FormatInt(time.Now().Unix(), 10),
-		"--filter", "event=start", "--filter", "label=berth.agent="+chaosAgent, "--format", `{{index .Actor.Attributes "berth.kernel"}}`)
-	if err != nil {
-		return err.Error()
-	}
-	starts := map[string]int{}
-	for _, kernel := range strings.Fields(out) {
-		if starts[kernel]++; starts[kernel] > 1 {
-			return fmt.Sprintf("a container of kernel %s was started %d times", kernel, starts[kernel])
-		}
-	}
-	return ""
-}
-
-func (c *chaos) uploadsWell() string {
-	name := fmt.Sprintf("upload-%d", c.round)
-	file := filepath.Join(filepath.Dir(c.config), name)
-	text := strings.Repeat(name+"\n", 20_000)
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		return err.Error()
-	}
-	if r := c.run("", "session", "upload", "writer", file); r.code != 0 {
-		return "the upload failed: " + r.stderr
-	}
-	for i := range c.round + 1 { // what was acknowledged in earlier rounds, too
-		r := c.run("", "session", "exec", "writer", "--", "sh", "-c", fmt.Sprintf("wc -l < upload-%d", i))
-		if r.code != 0 || strings.TrimSpace(r.stdout) != "20000" {
-			return fmt.Sprintf("upload %d has %q lines: %s", i, r.stdout, r.stderr)
-		}
-	}
-	return ""
-}
-
-// streamWell: the stream goes on, or it broke and can be opened again.
-func (c *chaos) streamWell() string {
-	if c.stream == nil {
-		var err error
-		if c.stream, err = net.Dial("tcp", c.gateway); err != nil {
-			c.stream = nil
-			return "no stream can be opened: " + err.Error()
-		}
-		c.lines = bufio.NewReader(c.stream)
-	}
-	c.sent++
-	_ = c.stream.SetDeadline(time.Now().Add(5 * time.Second))
-	_, err := fmt.Fprintf(c.stream, "line %d\n", c.sent)
-	got := ""
-	if err == nil {
-		got, err = c.lines.ReadString('\n')
-	}
-	if err != nil {
-		_ = c.stream.Close()
-		c.stream = nil
-		return "the stream broke: " + err.Error()
-	}
-	if want := fmt.Sprintf("line %d\n", c.sent); got != want {
-		return fmt.Sprintf("the stream said %q after %q", got, want)
-	}
-	return ""
-}
-
-// table is the report: a row for each fault, a column for each load.
-func (c *chaos) table() string {
+// table is the report: a row for each fault, a column for each load, and what was checked.
+func (c *chaos) table(all []disturbance) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%-16s", "rounds well")
-	for _, load := range chaosLoads {
-		fmt.Fprintf(&b, " %8s", load)
+	fmt.Fprintf(&b, "\n%-14s %6s %6s %9s", "fault", "rounds", "lasts", "recovery")
+	for _, w := range works {
+		fmt.Fprintf(&b, " %8s", w.name)
 	}
 	for _, d := range disturbances() {
-		fmt.Fprintf(&b, "\n%-16s", d.name)
-		for _, load := range chaosLoads {
-			fmt.Fprintf(&b, " %8s", fmt.Sprintf("%d/%d", c.well[d.name][load], c.tried[d.name][load]))
+		r := c.rows[d.name]
+		if r == nil {
+			continue
+		}
+		fmt.Fprintf(&b, "\n%-14s %6d %6s %9s", d.name, r.rounds, r.lasted, r.recovery.Round(100*time.Millisecond))
+		for _, w := range works {
+			fmt.Fprintf(&b, " %8s", fmt.Sprintf("%d/%d", r.well[w.name], r.tried[w.name]))
 		}
 	}
-	fmt.Fprintf(&b, "\n%d rounds, %d jobs\n", c.round, len(c.jobs))
+	fmt.Fprintf(&b, "\n\nrounds in which a promise held, of those in which it was checked;"+
+		" recovery is the longest time until both agents started a session, %s at most\n", recoveryBound)
+	for _, w := range works {
+		fmt.Fprintf(&b, "%-9s %s\n", w.name, w.promise)
+	}
+	fmt.Fprintf(&b, "%d rounds of %d faults, %d jobs, manager behind %s\n", c.round, len(all), len(c.jobs), c.wires.name())
 	return b.String()
 }

@@ -316,27 +316,12 @@ func walk(t *testing.T, o *official) {
 		o.must("apps", name)
 	})
 	t.Run("session events and destroy", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		cmd, _, _ := o.command(ctx, "", "session", "events", name)
-		var out lockedBuffer
-		cmd.Stdout, cmd.Stderr = &out, &out
-		require.NoError(t, cmd.Start())
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		// The client does not say when it is connected, so something has to happen until it tells of it.
-		require.Eventually(t, func() bool {
-			o.must("session", "restart", name)
-			return out.String() != ""
-		}, patience, 100*time.Millisecond, "an event of a restart")
+		ended := o.followEvents(t, name)
+		o.must("session", "restart", name)
 		o.must("session", "destroy", name)
-		select {
-		case err := <-ended:
-			require.NoError(t, err, out.String())
-		case <-ctx.Done():
-			t.Fatalf("events did not end: %s", out.String())
-		}
-		require.Contains(t, out.String(), "session_terminated")
+		text := ended()
+		require.Contains(t, text, "kernel_started")
+		require.Contains(t, text, "session_terminated")
 	})
 	t.Run("a destroyed session is gone from ps", func(t *testing.T) {
 		// The client calls an empty list an error.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -28,10 +30,14 @@ var newestVenv = sync.OnceValues(func() (string, error) {
 // them, on one cluster.
 func TestOfficialExpectations(t *testing.T) {
 	t.Parallel()
+	needEngine(t)
+	broken := madeImage(t, "broken", runtime.GOARCH, []string{"home"}) // no session's home can be mounted
 	p := up(t)
 	o := newOfficial(t, p.env())
 	tag := fmt.Sprintf("%x", time.Now().UnixNano()&0xffffff)
 	t.Run("client 23.9", func(t *testing.T) { expectations(t, o, tag) })
+	t.Run("failed sessions", func(t *testing.T) { failedSessions(t, p, o, broken, tag) })
+	t.Run("containers of one session", func(t *testing.T) { peers(t, p, o, tag) })
 	t.Run("client 26.4", func(t *testing.T) {
 		dir, err := newestVenv()
 		if err != nil {
@@ -48,9 +54,12 @@ const hostOf = "local:volume1"
 func expectations(t *testing.T, o *official, tag string) {
 	t.Helper()
 	t.Run("the value of a cell has no line break of its own", func(t *testing.T) {
-		r := o.run("", "run", "--rm", "-q", "python", "-c", "6*7")
-		require.Contains(t, r.stdout, "42")
-		require.NotContains(t, r.stdout, "42\n\n")
+		name := "cells-" + tag
+		o.must("session", "create", "--name", name, "python")
+		for code, want := range map[string]string{"6*7": `[["stdout", "42"]]`, "print(6*7)": `[["stdout", "42\n"]]`, "x = 6*7": `[]`} {
+			require.Equal(t, want, o.console(name, code), code)
+		}
+		o.must("session", "destroy", name)
 	})
 	t.Run("sys.exit says so", func(t *testing.T) {
 		r := o.run("", "run", "--rm", "python", "-c", "import sys; sys.exit(2)")
@@ -58,27 +67,12 @@ func expectations(t *testing.T, o *official, tag string) {
 	})
 	t.Run("events of a session that comes later", func(t *testing.T) {
 		name := "later-" + tag
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		cmd, _, _ := o.command(ctx, "", "session", "events", name)
-		var out lockedBuffer
-		cmd.Stdout, cmd.Stderr = &out, &out
-		require.NoError(t, cmd.Start())
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		// The client does not say when it is connected. A session that it missed is over, and the next one of the name comes.
-		require.Eventually(t, func() bool {
-			o.must("session", "create", "--name", name, "python")
-			defer o.must("session", "destroy", name)
-			return strings.Contains(out.String(), "session_enqueued")
-		}, patience, 100*time.Millisecond, "the stream tells of a session that was made after it began")
-		select {
-		case err := <-ended:
-			require.NoError(t, err, out.String())
-		case <-ctx.Done():
-			t.Fatalf("events did not end: %s", out.String())
-		}
-		require.Contains(t, out.String(), "session_terminated")
+		ended := o.followEvents(t, name)
+		o.must("session", "create", "--name", name, "python")
+		o.must("session", "destroy", name)
+		text := ended()
+		require.Contains(t, text, "session_enqueued")
+		require.Contains(t, text, "session_terminated")
 	})
 	for _, force := range []string{"", "--forced"} {
 		t.Run("a folder is deleted right after the end of its session "+force, func(t *testing.T) {
@@ -123,6 +117,107 @@ func expectations(t *testing.T, o *official, tag string) {
 	t.Run("options of resource groups have their defaults", func(t *testing.T) {
 		require.Contains(t, o.must("admin", "scaling-group", "info", "default"), "allowed_session_types")
 	})
+}
+
+// failedSessions: a session that could not start holds nothing, is not listed among those that are there, and can be destroyed.
+func failedSessions(t *testing.T, p *platform, o *official, image, tag string) {
+	t.Helper()
+	name := "failed-" + tag
+	r := o.run("", "session", "create", "--name", name, "-r", "cpu=1", "-r", "mem=128m", image)
+	require.NotContains(t, r.stderr, "Traceback")
+	p.reaches(name, "ERROR")
+	require.NotContains(t, o.run("", "ps").stdout, name)
+	_, there := o.pending(name)
+	require.False(t, there)
+	s, found := o.session(name)
+	require.True(t, found, "it is listed among the ended ones")
+	require.Equal(t, "ERROR", s.Status)
+	o.must("session", "destroy", "--forced", s.ID)
+	o.must("session", "destroy", "--forced", s.ID) // nobody has to know that it was done
+	o.must("session", "create", "--name", name, "-r", "cpu=1", "-r", "mem=256m", "python")
+	o.must("session", "destroy", name)
+}
+
+// peers: the containers of a session know each other by name, and the session and its kernels are read as nodes.
+func peers(t *testing.T, p *platform, o *official, tag string) {
+	t.Helper()
+	name := "peers-" + tag
+	o.must("admin", "keypair-resource-policy", "update", "--max-containers-per-session", "2", "default")
+	o.must("session", "create", "--name", name, "--cluster-size", "2", "--cluster-mode", "single-node", "-r", "cpu=1", "-r", "mem=256m",
+		"python")
+	s, there := o.session(name)
+	require.True(t, there)
+	both := containers(t, "label=berth.session="+s.ID)
+	require.Len(t, both, 2)
+	known := map[string]bool{}
+	for _, id := range both {
+		out, err := docker("exec", id, "getent", "hosts", "main1", "sub1")
+		require.NoError(t, err, "the containers of a session resolve each other's names")
+		known[out] = true
+	}
+	require.Len(t, known, 1, "all of them know the same addresses: %v", known)
+
+	type node struct {
+		ID      string
+		RowID   string `json:"row_id"`
+		Name    string
+		Status  string
+		Kernels struct {
+			Count int
+			Edges []struct{ Node struct{ Status string } }
+		} `json:"kernel_nodes"`
+	}
+	var list struct {
+		Nodes struct {
+			Count int
+			Edges []struct{ Node node }
+		} `json:"compute_session_nodes"`
+	}
+	const fields = "id row_id name status kernel_nodes{count edges{node{status}}}"
+	p.graphql(`query($f:String){compute_session_nodes(filter:$f, first:10){count edges{node{`+fields+`}}}}`,
+		map[string]any{"f": `name == "` + name + `"`}, &list)
+	require.Equal(t, 1, list.Nodes.Count)
+	found := list.Nodes.Edges[0].Node
+	require.Equal(t, "RUNNING", found.Status)
+	require.Equal(t, 2, found.Kernels.Count)
+	for _, id := range []string{found.ID, found.RowID} {
+		var one struct {
+			Node *node `json:"compute_session_node"`
+		}
+		p.graphql(`query($id:GlobalIDField!){compute_session_node(id:$id){`+fields+`}}`, map[string]any{"id": id}, &one)
+		require.NotNil(t, one.Node, id)
+		require.Equal(t, name, one.Node.Name)
+		require.Len(t, one.Node.Kernels.Edges, 2)
+	}
+	o.must("session", "destroy", name)
+}
+
+// console runs a cell through the SDK and returns its merged output as the client got it.
+func (o *official) console(session, code string) string {
+	o.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(o.venv, "bin", "python"), "-W", "ignore", "-c", `
+import json, sys
+from ai.backend.client.session import Session
+console = []
+with Session() as api:
+    session = api.ComputeSession(sys.argv[1])
+    result = session.execute(code=sys.argv[2], mode="query")
+    while True:
+        for stream, text in result["console"]:
+            if console and console[-1][0] == stream:
+                console[-1][1] += text
+            else:
+                console.append([stream, text])
+        if result["status"] == "finished":
+            break
+        result = session.execute(run_id=result["runId"], code="", mode="continue")
+print(json.dumps(console))`, session, code)
+	cmd.Env, cmd.Dir = o.env, o.dir
+	out, err := cmd.CombinedOutput()
+	require.NoError(o.t, err, string(out))
+	return strings.TrimSpace(string(out))
 }
 
 // pending is the status of a session in the client's plain list.

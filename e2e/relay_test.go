@@ -15,10 +15,9 @@ type relay struct {
 	network, target string
 	group           sync.WaitGroup
 
-	mu      sync.Mutex
-	refuses bool
-	hung    chan struct{} // closed when bytes pass again; nil while they do
-	conns   map[net.Conn]struct{}
+	mu    sync.Mutex
+	hung  chan struct{} // closed when bytes pass again; nil while they do
+	conns map[net.Conn]struct{}
 }
 
 // newRelay passes connections to listener on to a target; it ends with the test.
@@ -57,12 +56,7 @@ func (r *relay) accept() {
 
 func (r *relay) serve(near net.Conn) {
 	defer near.Close()
-	r.mu.Lock()
-	refuses := r.refuses
-	r.mu.Unlock()
-	if refuses || !r.pass() {
-		return
-	}
+	r.pass()
 	far, err := net.Dial(r.network, r.target)
 	if err != nil {
 		return
@@ -97,17 +91,14 @@ func (w writer) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// pass waits while the relay hangs; false when it refuses connections afterwards.
-func (r *relay) pass() bool {
+// pass waits while the relay hangs.
+func (r *relay) pass() {
 	r.mu.Lock()
 	hung := r.hung
 	r.mu.Unlock()
 	if hung != nil {
 		<-hung
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.refuses
 }
 
 // cut breaks every connection that is open now.
@@ -116,16 +107,6 @@ func (r *relay) cut() {
 	defer r.mu.Unlock()
 	for c := range r.conns {
 		_ = c.Close()
-	}
-}
-
-// refuse breaks every connection and takes no new one, until it is called with false.
-func (r *relay) refuse(on bool) {
-	r.mu.Lock()
-	r.refuses = on
-	r.mu.Unlock()
-	if on {
-		r.cut()
 	}
 }
 

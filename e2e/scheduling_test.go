@@ -208,15 +208,25 @@ func TestWhySessionsWait(t *testing.T) {
 // foreignImage puts an image of another architecture into the engine and takes it away in the end.
 func foreignImage(t *testing.T) string {
 	t.Helper()
-	name := fmt.Sprintf("berth-e2e/foreign:%x", time.Now().UnixNano()&0xffffff)
+	return madeImage(t, "foreign", "arm64", nil)
+}
+
+// madeImage puts an image of some empty files into the engine and takes it away in the end.
+func madeImage(t *testing.T, name, architecture string, files []string) (reference string) {
+	t.Helper()
+	reference = fmt.Sprintf("berth-e2e/%s:%x", name, time.Now().UnixNano()&0xffffff)
 	var layer, image bytes.Buffer
-	require.NoError(t, tar.NewWriter(&layer).Close())
+	content := tar.NewWriter(&layer)
+	for _, file := range files {
+		require.NoError(t, content.WriteHeader(&tar.Header{Name: file, Mode: 0o644}))
+	}
+	require.NoError(t, content.Close())
 	archive := tar.NewWriter(&image)
 	for file, content := range map[string][]byte{
 		"layer.tar": layer.Bytes(),
-		"config.json": fmt.Appendf(nil, `{"architecture":"arm64","os":"linux","config":{"Labels":{"ai.backend.role":"COMPUTE"},"Cmd":["true"]},
-			"rootfs":{"type":"layers","diff_ids":["sha256:%x"]}}`, sha256.Sum256(layer.Bytes())),
-		"manifest.json": fmt.Appendf(nil, `[{"Config":"config.json","RepoTags":[%q],"Layers":["layer.tar"]}]`, name),
+		"config.json": fmt.Appendf(nil, `{"architecture":%q,"os":"linux","config":{"Labels":{"ai.backend.role":"COMPUTE"},"Cmd":["true"]},
+			"rootfs":{"type":"layers","diff_ids":["sha256:%x"]}}`, architecture, sha256.Sum256(layer.Bytes())),
+		"manifest.json": fmt.Appendf(nil, `[{"Config":"config.json","RepoTags":[%q],"Layers":["layer.tar"]}]`, reference),
 	} {
 		require.NoError(t, archive.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(content))}))
 		_, err := archive.Write(content)
@@ -225,8 +235,8 @@ func foreignImage(t *testing.T) string {
 	require.NoError(t, archive.Close())
 	_, err := dockerTo(&image, "load")
 	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = docker("rmi", "-f", name) })
-	return name
+	t.Cleanup(func() { _, _ = docker("rmi", "-f", reference) })
+	return reference
 }
 
 // TestSchedulingPolicy changes how a full group is served while it is full.

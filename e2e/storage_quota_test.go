@@ -327,7 +327,7 @@ func TestQuotaStopsSessions(t *testing.T) {
 	require.Less(t, admin.exact(t, volume).Used, int64(mib))
 	require.EqualValues(t, -1, friend.quota().Limit)
 	for _, x := range []*tenant{admin, friend} {
-		x.must("session", "create", "python", "--name", "writer", "-r", "mem=512m", "-v", x.folder+":/home/work/"+x.folder)
+		x.must("session", "create", "python", "--name", "writer", "-v", x.folder+":/home/work/"+x.folder)
 	}
 	onVolume := func(name string) string {
 		found := glob(t, filepath.Join(volume, "*", "*", "*", "*", name))

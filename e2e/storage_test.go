@@ -295,6 +295,7 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 	require.Eventually(t, func() bool { c := n.task("clone"); return c.Current > 0 || c.State != wire.TaskRunning }, patience,
 		time.Millisecond)
 	before, importing := n.task("clone"), n.task("import")
+	killed := time.Now()
 	n.kill()
 	require.Positive(t, n.left("trash"), "the purge was under way")
 	require.NoDirExists(t, mounts[doomed])
@@ -302,7 +303,22 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 		before.Total, before.State,
 		importing.Current, importing.Total, importing.State, len(glob(t, mounts[uploads]+"/up/file*")))
 
+	acknowledged := sent[0].Load()
 	n.start()
+	for what, goesOn := range map[string]func() bool{
+		"clone": func() bool {
+			now := n.task("clone")
+			return now.Current > before.Current || now.State != wire.TaskRunning
+		},
+		"import": func() bool {
+			now := n.task("import")
+			return now.Current > importing.Current || now.State != wire.TaskRunning
+		},
+		"upload": func() bool { return sent[0].Load() > acknowledged },
+	} {
+		require.Eventually(t, goesOn, patience, time.Millisecond, what)
+		t.Logf("the %s goes on %s after the kill", what, time.Since(killed).Round(time.Millisecond))
+	}
 	sending.Wait()
 	for i, err := range failed {
 		require.NoError(t, err, "upload %d", i)

@@ -10,6 +10,7 @@
 # Environment:
 #   BERTH_DEBIAN_MIRROR   package mirror, default http://deb.debian.org/debian
 #   BERTH_IMAGE_JOBS      images built at a time, default 3
+#   BERTH_ENGINE_WAIT     seconds that an image waits, when it is ready for import, for an engine that is being installed; default 0
 #   DOCKER                engine command, default docker
 #
 # A recipe is lines of "KEY VALUE": image (reference), suite (Debian release), package
@@ -44,8 +45,15 @@ for r in "${recipes[@]}"; do
   [ -f "$r.recipe" ] || die "there is no recipe $r" "choose one of: $(ls -- *.recipe | sed 's/\.recipe$//' | tr '\n' ' ')"
 done
 
-command -v "$docker" >/dev/null || die "the command $docker is missing" "apt-get install docker.io"
-"$docker" version >/dev/null 2>&1 || die "the container engine does not answer" "scripts/engine.sh ensure"
+# engine returns when the container engine answers.
+engine() {
+  local end=$((SECONDS + ${BERTH_ENGINE_WAIT:-0}))
+  until "$docker" version >/dev/null 2>&1; do
+    [ "$SECONDS" -lt "$end" ] || die "the container engine does not answer" "apt-get install docker.io; scripts/engine.sh ensure"
+    sleep 1
+  done
+}
+[ -n "${BERTH_ENGINE_WAIT:-}" ] || engine
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/berth-images.XXXXXX")
 pids=()
@@ -131,6 +139,7 @@ build() {
   done < <(fields "$r" env)
   changes+=(--change "LABEL dev.berth.recipe=\"$hash\"" --change 'CMD ["/bin/bash"]')
   changes+=(--change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin')
+  engine
   local old
   old=$("$docker" image inspect --format '{{.Id}}' "$image" 2>/dev/null || true)
   "$docker" import --message "berth $r recipe" "${changes[@]}" "$work/$r.tar" "$image" >/dev/null

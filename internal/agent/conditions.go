@@ -14,6 +14,8 @@ import (
 type health struct {
 	// engine and network say why no session can run or be connected; nil when they can.
 	engine, network error
+	// unguarded says what keeps sessions from being guarded from each other and from this host, although they run.
+	unguarded []string
 	// disk says why no more kernels should come for want of disk; "" when they may.
 	disk string
 	// hung are the volumes that do not answer here.
@@ -39,6 +41,9 @@ func conditionsOf(h health) []cluster.Condition {
 	}
 	if h.network != nil {
 		add(cluster.ConditionNetwork, "network-broken", words(h.network), true)
+	}
+	for _, text := range h.unguarded {
+		add(cluster.ConditionNetwork, "network-not-guarded", text, false)
 	}
 	if h.disk != "" {
 		add(cluster.ConditionDisk, "disk-low", h.disk, true)

@@ -10,7 +10,6 @@ import (
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/diskspace"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -54,7 +53,7 @@ func (a *Agent) openDisks(engine func(context.Context) (int, error)) error {
 // guardDisks makes what watches the disks.
 func (a *Agent) guardDisks() {
 	o := diskguard.Options{
-		Agent: cluster.AgentID(a.c.ID), Dirs: []string{a.c.scratchDir(), a.c.StateDir}, Scratch: homes{a.scratch}, Keeper: a.keeper,
+		Agent: cluster.AgentID(a.c.ID), Dirs: []string{a.c.scratchDir(), a.c.StateDir}, Scratch: a.scratch, Keeper: a.keeper,
 		Limits: a.c.Disk.limits(), Interval: a.c.Disk.Interval, Log: a.d.Log, Clock: a.d.Clock, Changed: a.facts.look,
 	}
 	o.Disks, _ = a.d.Runtime.(runtime.Disks)
@@ -85,17 +84,6 @@ func (d *disks) close() error {
 	}
 	return d.pool.Close()
 }
-
-// homes are the files of kernels as the guard measures them.
-type homes struct{ *scratch.Root }
-
-var _ diskguard.Scratch = homes{}
-
-// Usage is how full a kernel's disk is.
-func (h homes) Usage(kernel cluster.KernelID) (diskspace.Usage, bool) { return h.Root.Usage(kernel) }
-
-// Home is the directory of a kernel without a disk.
-func (h homes) Home(kernel cluster.KernelID) string { return h.Layout(kernel).Work }
 
 // diskFindings are what doctor is told about the disks of an agent that runs.
 func (a *Agent) diskFindings() []Finding {

@@ -217,6 +217,9 @@ func (f *facts) scan(ctx context.Context) bool {
 		err = f.network.Problem() // an agent whose sessions cannot be connected takes none
 		h.network = err
 	}
+	if f.network != nil {
+		h.unguarded = f.network.Warnings()
+	}
 	h.skew, h.known = f.skews.now()
 	address, socket := f.ways(ctx)
 	devices, capacity := f.found()
@@ -239,9 +242,6 @@ func (f *facts) scan(ctx context.Context) bool {
 	next.Warnings = append(slices.Clone(f.engine), f.devices.Warnings()...)
 	for _, id := range f.fenced() {
 		next.Warnings = append(next.Warnings, fmt.Sprintf("the container of kernel %s cannot be removed", id))
-	}
-	if f.network != nil {
-		next.Warnings = append(next.Warnings, f.network.Warnings()...)
 	}
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()

@@ -10,17 +10,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionEventsOptions struct {
+	app    *verbs
 	follow bool
 	json   bool
 	scope  string
 }
 
 func (a *verbs) newSessionEvents() *cobra.Command {
-	o := &sessionEventsOptions{}
+	o := &sessionEventsOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "events [SESSION]",
 		Short:   "Show what happened to sessions",
@@ -30,7 +32,7 @@ func (a *verbs) newSessionEvents() *cobra.Command {
 		RunE:    a.Run(o.run),
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what happens from now")
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what happens from now, also when the manager restarts meanwhile")
 	f.StringVar(&o.scope, "scope", "*", "session, kernel or * for both")
 	frame.JSONFlag(cmd, &o.json)
 	return cmd
@@ -47,8 +49,16 @@ func (o *sessionEventsOptions) run(ctx context.Context, cmd *cobra.Command, c *a
 		session = args[0]
 	}
 	return orEnded(ctx, c, session, func(session string) error {
+		if o.follow && session != "" {
+			// A name is lost when its session ends, the id is not.
+			if info, err := c.SessionInfo(ctx, session); err != nil {
+				return err
+			} else if info.ID != "" {
+				session = info.ID
+			}
+		}
 		f := api.EventFilter{Session: session, Scope: o.scope, After: "0", Once: !o.follow}
-		for e, err := range c.SessionEvents(ctx, f) {
+		for e, err := range follow.Events(ctx, c, f, o.app.Outage(cmd.ErrOrStderr())) {
 			if err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -58,7 +59,7 @@ func (o *whoamiOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clie
 		return frame.PrintJSON(cmd.OutOrStdout(), w)
 	}
 	var f frame.Fields
-	f.Add("endpoint", w.Endpoint)
+	f.Add("endpoint", strings.Join(append([]string{w.Endpoint}, w.Others...), ", "))
 	f.Add("configured by", w.Source)
 	f.Add("access key", w.AccessKey)
 	f.Add("user", w.User)

@@ -22,6 +22,7 @@ const (
 	KernelCancelled    EventName = "kernel_cancelled"
 	KernelTerminating  EventName = "kernel_terminating"
 	KernelTerminated   EventName = "kernel_terminated"
+	KernelOutOfMemory  EventName = "kernel_out_of_memory" // processes were killed for want of memory, and the kernel goes on
 )
 
 // SessionEvent returns the event that announces a session's arrival in a status, or "".

@@ -14,6 +14,9 @@ const ReasonTarget = "mount-target-refused"
 // SessionHome is the home directory of the session's user inside every container.
 const SessionHome = "/home/work"
 
+// maxFileName is how long the name of one file may be, in bytes, on the usual file systems.
+const maxFileName = 255
+
 // mountRoots are the only directories of a container below which folders may be mounted. All others belong to the image or to the
 // platform. Self says that the directory itself may be a mount point, too.
 var mountRoots = []struct {
@@ -38,8 +41,9 @@ func CheckTarget(target string) error {
 		return fault.Invalidf("no folder can be mounted at %.200q: %s", target, why).WithReason(ReasonTarget).
 			WithNext("choose a target below %s, /mnt, /data or /workspace", SessionHome)
 	}
+	long := func(name string) bool { return len(name) > maxFileName }
 	switch {
-	case len(target) > 1024 || strings.ContainsAny(target, "\x00\n\r:"):
+	case len(target) > 1024 || slices.ContainsFunc(strings.Split(target, "/"), long) || strings.ContainsAny(target, "\x00\n\r:"):
 		return refuse("the path is too long or has characters that container engines do not take")
 	case !path.IsAbs(target) || path.Clean(target) != target:
 		return refuse("the path is not absolute and clean")

@@ -20,7 +20,8 @@ func TestCheckTarget(t *testing.T) {
 		"/.berth", "/.berth/runner", "/mnt",
 		"/proc/self", "/sys/fs", "/dev/shm", "/etc", "/etc/x", "/usr/local/x", "/bin/x", "/lib/x", "/lib32/x", "/lib64/x", "/sbin", "/run/x",
 		"/tmp/x", "/var/x", "/root/x", "/boot", "/opt/kernel", "/opt/kernel/x", "/home/work/../../.berth", "/home/work//x", "/home/work/x/",
-		"/home/work/a:b", "/home/work/a\nb", "/home/work/a\x00", "/home/work/" + strings.Repeat("x", 1024), "/databases"} {
+		"/home/work/a:b", "/home/work/a\nb", "/home/work/a\x00", "/home/work/" + strings.Repeat("x", 1024), "/databases",
+		"/data/" + strings.Repeat("x", 256) + "/y"} {
 		if err := cluster.CheckTarget(bad); err == nil {
 			t.Errorf("%q is allowed", bad)
 		}

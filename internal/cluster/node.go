@@ -121,7 +121,7 @@ type KernelObservation struct {
 	Detail     string // in words; before the end: what it waits for
 	ExitCode   *int
 	Signal     int
-	OOMKilled  bool
+	OOMKilled  bool // before the end: processes of the kernel were killed for want of memory, and it goes on
 	// Failed: could not be created or started; RetryElsewhere: another agent may succeed. Both together promise of a batch session that
 	// nothing of its command was started here.
 	// AgentsFault: it failed for something of the agent's making (its disk, its engine, its network), whatever the session.

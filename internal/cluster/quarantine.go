@@ -42,17 +42,27 @@ type Trial struct {
 	ProbeAt time.Time `json:"probe_at,omitzero"`
 	Probes  int       `json:"probes,omitempty"`
 	Probing bool      `json:"probing,omitempty"`
+	// ProbeBy is the session that tries the agent while Probing; what becomes of others decides nothing. It is "" in a trial that an
+	// older manager wrote.
+	ProbeBy SessionID `json:"probe_by,omitempty"`
 }
 
 // Failed is the trial after one more failure. blamed are the owners whose sessions fail in the same uncertain way on other agents:
 // such failures say more about the sessions than about this agent, so they do not count against it.
 func (t Trial) Failed(f AgentFailure, blamed map[UserID]bool, now time.Time) Trial {
 	if !t.Since.IsZero() {
-		if t.Probing {
-			t.Probing = false
-			t.Probes++
-			t.ProbeAt = now.Add(min(LastProbe, FirstProbe<<min(t.Probes, 10)))
+		if !t.Probing || t.ProbeBy != "" && t.ProbeBy != f.Session {
+			return t // what was under way before, or starts again
 		}
+		t.Probing, t.ProbeBy = false, ""
+		t.Probes++
+		t.Failures = append(slices.Clone(t.Failures), f)
+		t.Failures = t.Failures[max(0, len(t.Failures)-QuarantineAfter):]
+		wait := min(LastProbe, FirstProbe<<min(t.Probes, 10))
+		if t.doubtful() {
+			wait = FirstProbe
+		}
+		t.ProbeAt = now.Add(wait)
 		return t
 	}
 	if !f.Certain && blamed[f.Owner] {
@@ -65,17 +75,18 @@ func (t Trial) Failed(f AgentFailure, blamed map[UserID]bool, now time.Time) Tri
 	kept = append(kept, f)
 	t.Failures = kept[max(0, len(kept)-QuarantineAfter):]
 	if len(t.Failures) == QuarantineAfter {
-		t.Since, t.ProbeAt, t.Probes, t.Probing = now, now.Add(FirstProbe), 0, false
+		t.Since, t.ProbeAt, t.Probes, t.Probing, t.ProbeBy = now, now.Add(FirstProbe), 0, false, ""
 	}
 	return t
 }
 
-// Uncertain reports whether a quarantine rests on failures alone that may be the sessions' own.
-func (t Trial) Uncertain() bool {
-	return !slices.ContainsFunc(t.Failures, func(f AgentFailure) bool { return f.Certain })
+// doubtful reports whether all that is held against the agent are failures of one owner's sessions that may be the sessions' own. Others
+// would wait for nothing then, so the agent is tried again soon.
+func (t Trial) doubtful() bool {
+	return !slices.ContainsFunc(t.Failures, func(f AgentFailure) bool { return f.Certain || f.Owner != t.Failures[0].Owner })
 }
 
-// Condition is the quarantine in words; ok is false when there is none.
+// Condition is the quarantine in words, for operators; ok is false when there is none.
 func (t Trial) Condition() (c Condition, ok bool) {
 	if t.Since.IsZero() {
 		return Condition{}, false
@@ -84,18 +95,45 @@ func (t Trial) Condition() (c Condition, ok bool) {
 	if n := len(t.Failures); n > 0 {
 		last = t.Failures[n-1].Message
 	}
+	return Condition{Type: ConditionQuarantine, Reason: "sessions-fail", Since: t.Since, Blocks: true,
+		Message: t.words(fmt.Sprintf(" (the last: %s)", last))}, true
+}
+
+// words say what the quarantine is about.
+func (t Trial) words(last string) string {
 	next := "it is tried again with one session from " + t.ProbeAt.UTC().Format("15:04:05") + " UTC on"
 	if t.Probing {
 		next = "it is being tried with one session now"
 	}
-	return Condition{Type: ConditionQuarantine, Reason: "sessions-fail", Since: t.Since, Blocks: true,
-		Message: fmt.Sprintf("%d sessions in a row could not be created there (the last: %s); %s",
-			max(len(t.Failures), QuarantineAfter), last, next),
-	}, true
+	return fmt.Sprintf("%d sessions in a row could not be created there%s; %s", max(len(t.Failures), QuarantineAfter), last, next)
 }
 
-// MayProbe reports whether an agent in quarantine may be given one session now.
-func (t Trial) MayProbe(now time.Time) bool { return !t.Since.IsZero() && !now.Before(t.ProbeAt) }
+// Probe says which sessions may try an agent that is in quarantine: one of them at a time.
+type Probe int
+
+// Who may try.
+const (
+	NoProbe Probe = iota
+	// ProbeByOthers: a session that has not failed there.
+	ProbeByOthers
+	// ProbeByAny: no other came in time.
+	ProbeByAny
+)
+
+// MayProbe says which session may try an agent in quarantine now. Next is when the answer changes; zero: with time alone it does not.
+// Sessions that failed there come last, so that one which fails everywhere does not use up all probes.
+func (t Trial) MayProbe(now time.Time) (p Probe, next time.Time) {
+	late := t.ProbeAt.Add(FirstProbe)
+	switch {
+	case t.Since.IsZero():
+		return NoProbe, time.Time{}
+	case now.Before(t.ProbeAt):
+		return NoProbe, t.ProbeAt
+	case now.Before(late):
+		return ProbeByOthers, late
+	}
+	return ProbeByAny, time.Time{}
+}
 
 // AgentStanding is what the manager knows about whether an agent may get kernels, from its row.
 type AgentStanding struct {
@@ -132,20 +170,27 @@ func (s AgentStanding) Conditions() []Condition {
 	return out
 }
 
-// Problem says why an agent gets no kernels now; "" when it may. In quarantine it may get one kernel's session when a probe is due,
-// and probe is true then.
-func (s AgentStanding) Problem(now time.Time) (problem string, probe bool) {
+// Problem says why an agent gets no kernels now, in words that every tenant may read: what failed of others is not in them. It is ""
+// when the agent may get kernels. In quarantine it may get one kernel's session when a probe is due, and probe says which.
+func (s AgentStanding) Problem(now time.Time) (problem string, probe Probe) {
 	for _, c := range s.Conditions() {
 		if !c.Blocks {
 			continue
 		}
-		if c.Type == ConditionQuarantine && s.Trial.MayProbe(now) {
-			probe = true
-			continue
+		message := c.Message
+		if c.Type == ConditionQuarantine {
+			if may, _ := s.Trial.MayProbe(now); may != NoProbe {
+				probe = may
+				continue
+			}
+			message = s.Trial.words("")
 		}
 		if problem == "" {
-			problem = string(c.Type) + ": " + c.Message
+			problem = string(c.Type) + ": " + message
 		}
 	}
-	return problem, probe && problem == ""
+	if problem != "" {
+		probe = NoProbe
+	}
+	return problem, probe
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -56,23 +57,61 @@ func TestProbes(t *testing.T) {
 	for _, id := range []SessionID{"1", "2", "3"} {
 		trial = trial.Failed(AgentFailure{Session: id}, nil, noon)
 	}
-	require.False(t, trial.MayProbe(noon))
+	require.Equal(t, NoProbe, probe(trial, noon))
 	require.Equal(t, noon.Add(FirstProbe), trial.ProbeAt)
 	late := trial.Failed(AgentFailure{Session: "4"}, nil, noon)
 	require.Equal(t, trial, late, "what was under way before counts no more")
 	now, wait := trial.ProbeAt, FirstProbe
-	for range 12 {
-		require.True(t, trial.MayProbe(now))
-		trial.Probing, trial.ProbeAt = true, now.Add(ProbeLasts)
-		require.False(t, trial.MayProbe(now), "one at a time")
-		trial = trial.Failed(AgentFailure{Session: "1"}, nil, now)
+	for i := range 12 {
+		require.Equal(t, ProbeByOthers, probe(trial, now))
+		require.Equal(t, ProbeByAny, probe(trial, now.Add(FirstProbe)), "where nobody else waits, who failed tries again")
+		trial.Probing, trial.ProbeBy, trial.ProbeAt = true, "1", now.Add(ProbeLasts)
+		require.Equal(t, NoProbe, probe(trial, now), "one at a time")
+		require.Equal(t, trial, trial.Failed(AgentFailure{Session: "2"}, nil, now), "what becomes of others decides nothing")
+		trial = trial.Failed(AgentFailure{Session: "1", Owner: UserID(fmt.Sprint(i))}, nil, now)
 		require.False(t, trial.Probing)
+		require.Len(t, trial.Failures, QuarantineAfter)
 		wait = min(2*wait, LastProbe)
 		require.Equal(t, now.Add(wait), trial.ProbeAt)
 		now = trial.ProbeAt
 	}
 	trial.Probing, trial.ProbeAt = true, now.Add(ProbeLasts)
-	require.True(t, trial.MayProbe(now.Add(ProbeLasts)), "a probe of which nothing is heard does not close the agent for good")
+	require.Equal(t, ProbeByOthers, probe(trial, now.Add(ProbeLasts)), "a probe of which nothing is heard does not close the agent for good")
+}
+
+func probe(t Trial, now time.Time) Probe { p, _ := t.MayProbe(now); return p }
+
+// TestOneOwnersFailuresDoNotCloseAnAgentForLong: the time between probes grows only where somebody else's sessions fail as well, or the
+// agent says itself that it is to blame.
+func TestOneOwnersFailuresDoNotCloseAnAgentForLong(t *testing.T) {
+	for name, c := range map[string]struct {
+		failure AgentFailure
+		wait    time.Duration
+	}{
+		"the same owner":    {AgentFailure{Session: "4", Owner: "u"}, FirstProbe},
+		"another owner":     {AgentFailure{Session: "4", Owner: "v"}, 2 * FirstProbe},
+		"plainly the agent": {AgentFailure{Session: "4", Owner: "u", Certain: true}, 2 * FirstProbe},
+	} {
+		var trial Trial
+		for _, id := range []SessionID{"1", "2", "3"} {
+			trial = trial.Failed(AgentFailure{Session: id, Owner: "u"}, nil, noon)
+		}
+		trial.Probing, trial.ProbeBy = true, "4"
+		require.Equal(t, noon.Add(c.wait), trial.Failed(c.failure, nil, noon).ProbeAt, name)
+	}
+}
+
+// TestOthersDoNotLearnWhatFailed: tenants read why an agent takes none; what failed may name folders and images of others.
+func TestOthersDoNotLearnWhatFailed(t *testing.T) {
+	var trial Trial
+	for _, id := range []SessionID{"1", "2", "3"} {
+		trial = trial.Failed(AgentFailure{Session: id, Message: "folder merger-plans is not on its volume"}, nil, noon)
+	}
+	s := AgentStanding{EngineOK: true, Trial: trial}
+	problem, _ := s.Problem(noon)
+	require.Contains(t, problem, "quarantine: 3 sessions in a row could not be created there; it is tried again")
+	require.NotContains(t, problem, "merger-plans")
+	require.Contains(t, s.Conditions()[0].Message, "merger-plans", "operators do")
 }
 
 func TestWhyAnAgentGetsNothing(t *testing.T) {
@@ -82,7 +121,7 @@ func TestWhyAnAgentGetsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		s       AgentStanding
 		problem string
-		probe   bool
+		probe   Probe
 	}{
 		"well":                  {s: well},
 		"told, not in the way":  {s: AgentStanding{EngineOK: true, Reported: []Condition{{Type: ConditionClock, Message: "late"}}}},
@@ -90,7 +129,7 @@ func TestWhyAnAgentGetsNothing(t *testing.T) {
 		"of before conditions":  {s: AgentStanding{EngineOK: true, DiskProblem: "low"}, problem: "disk: low"},
 		"an engine that is off": {s: AgentStanding{EngineError: "gone"}, problem: "engine: gone"},
 		"a volume":              {s: AgentStanding{EngineOK: true, HungVolumes: []string{"nas:a"}}},
-		"a probe is due":        {s: AgentStanding{EngineOK: true, Trial: Trial{Since: noon, ProbeAt: noon}}, probe: true},
+		"a probe is due":        {s: AgentStanding{EngineOK: true, Trial: Trial{Since: noon, ProbeAt: noon}}, probe: ProbeByOthers},
 		"due, but the disk": {problem: "disk: full",
 			s: AgentStanding{EngineOK: true, Reported: disk, Trial: Trial{Since: noon, ProbeAt: noon}}},
 	} {
@@ -101,7 +140,7 @@ func TestWhyAnAgentGetsNothing(t *testing.T) {
 	well.Trial = aside
 	problem, probe := well.Problem(noon)
 	require.Contains(t, problem, "quarantine: 3 sessions in a row could not be created there")
-	require.False(t, probe)
+	require.Equal(t, NoProbe, probe)
 }
 
 func TestSinceSurvivesARestartOfTheAgent(t *testing.T) {

@@ -76,6 +76,16 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 			require.NoError(t, err)
 		}), "as %s", who)
 	}
+	// Who has few events does not have those of others read. The first stream begins the following of all.
+	_, err := w.Sessions.Events(ctx, few, session.EventFilter{Sessions: true, FromNow: true})
+	require.NoError(t, err)
+	require.Empty(t, reads(w, func() {
+		events, err := w.Sessions.Events(ctx, few, session.EventFilter{Sessions: true, Kernels: true, NoFollow: true})
+		require.NoError(t, err)
+		for range events {
+			t.Error("these have no names")
+		}
+	}), "the events of a user")
 }
 
 // BenchmarkLists times lists beside many ended sessions, as the administrator who sees all of them; compare sizes in one run.

@@ -126,7 +126,7 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 }
 
 func (r *Runner) libDir() string   { return filepath.Join(r.cfg.Dir, "lib") }
-func (r *Runner) userDir() string  { return filepath.Join(r.cfg.Dir, "user") }
+func (r *Runner) userDir() string  { return filepath.Join(r.cfg.Dir, run.UserDirName) }
 func (r *Runner) spillDir() string { return filepath.Join(r.cfg.Dir, "spill") }
 
 // prepareDirs makes what is missing in the shared directory and the home.

@@ -36,7 +36,7 @@ func TestAProbeIsOneSession(t *testing.T) {
 	c := scheduler.NewCluster()
 	require.NoError(t, c.SetGroup(scheduler.Group{Name: "default"}))
 	tried := agent("a", 8, 8)
-	tried.Probe = true
+	tried.Probe = cluster.ProbeByAny
 	c.SetAgent("default", tried)
 	for i := range 5 {
 		c.Enqueue("default", session(i, ask(1, 1)))
@@ -57,10 +57,25 @@ func TestAProbeIsOneSession(t *testing.T) {
 	require.True(t, waits)
 	require.Equal(t, scheduler.WaitsForAgent, e.Reason)
 	require.Equal(t, 1, pass(2), "the caller did not say that it has sent the first one")
-	tried.Probe, tried.Problem = false, "quarantine: it is being tried with one session now"
+	tried.Probe, tried.Problem = cluster.NoProbe, "quarantine: it is being tried with one session now"
 	c.SetAgent("default", tried)
 	require.Zero(t, pass(3))
 	tried.Problem = ""
 	c.SetAgent("default", tried)
 	require.Equal(t, 3, pass(4), "all start when the probe has")
+}
+
+// TestOthersTryAnAgentFirst: a session that failed on an agent in quarantine does not use up its probes while others wait.
+func TestOthersTryAnAgentFirst(t *testing.T) {
+	t.Parallel()
+	tried := agent("a", 1, 8)
+	tried.Probe = cluster.ProbeByOthers
+	failed, other := session(1, ask(1, 1)), session(2, ask(1, 1))
+	failed.Failed = []cluster.AgentID{"a"}
+	got := plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{tried}, Pending: []scheduler.Session{failed, other}})
+	require.Empty(t, got[failed.ID].Placements)
+	require.Len(t, got[other.ID].Placements, 1)
+	tried.Probe = cluster.ProbeByAny
+	got = plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{tried}, Pending: []scheduler.Session{failed, other}})
+	require.Len(t, got[failed.ID].Placements, 1)
 }

@@ -61,6 +61,11 @@ func (a *agent) hangs(k *kind) bool {
 	return len(a.facts.Hung) > 0 && slices.ContainsFunc(k.session.Volumes, func(v string) bool { return slices.Contains(a.facts.Hung, v) })
 }
 
+// spares reports whether the agent is to be tried by sessions that have not failed there, and this kind has.
+func (a *agent) spares(k *kind) bool {
+	return a.facts.Probe == cluster.ProbeByOthers && slices.Contains(k.session.Failed, a.id)
+}
+
 // keyText builds the key of a kind or shape: equal keys mean equal values.
 type keyText []byte
 
@@ -278,7 +283,7 @@ func (a *agent) eligible(k *kind, sh *shape) string {
 		return filterLost
 	case !a.facts.Schedulable:
 		return filterNotSchedulable
-	case a.facts.Problem != "" || a.probed:
+	case a.facts.Problem != "" || a.probed || k != nil && a.spares(k):
 		return filterCondition
 	case k != nil && a.hangs(k):
 		return filterVolume

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"slices"
 	"time"
+
+	"berth.dev/berth/internal/cluster"
 )
 
 // Pass decides about a group at an instant, by the rules of docs/scheduling.md. Sessions that it starts count as running from then on:
@@ -104,7 +106,7 @@ func (g *group) begin(now time.Time) {
 // noteProbes closes agents that get one session only, once this has been placed.
 func (g *group) noteProbes(holds []*hold) {
 	for _, h := range holds {
-		if a := h.agent; a.facts.Probe && !a.probed {
+		if a := h.agent; a.facts.Probe != cluster.NoProbe && !a.probed {
 			a.probed = true
 			a.version++
 			g.search.changed(a)

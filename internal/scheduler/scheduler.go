@@ -31,10 +31,10 @@ type Agent struct {
 	Architecture string
 	Schedulable  bool
 	Alive        bool
-	// Problem says why the agent gets no sessions now, in words; "" when it may. Probe: the agent failed before, and one session may
+	// Problem says why the agent gets no sessions now, in words; "" when it may. Probe: sessions failed there before, and one may
 	// try it; nothing else is placed there in the same pass.
 	Problem string
-	Probe   bool
+	Probe   cluster.Probe
 	Devices []alloc.Device
 	// Images are references known to be present. They break ties; a kernel whose image is Local runs nowhere else.
 	Images map[string]bool

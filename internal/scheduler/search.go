@@ -215,7 +215,7 @@ func (s *search) best(b *candidates, k *kind, closed []bool) int {
 // that just failed the session.
 func (s *search) preference(k *kind, a *agent) int {
 	want := &k.session
-	if len(want.Designated) > 0 && !slices.Contains(want.Designated, a.id) || a.hangs(k) {
+	if len(want.Designated) > 0 && !slices.Contains(want.Designated, a.id) || a.hangs(k) || a.spares(k) {
 		return -1
 	}
 	preference := 0

@@ -317,8 +317,8 @@ type Agent struct {
 	group *chassis.Group
 }
 
-// AddAgent starts one more agent on a host of its own.
-func (c *Cluster) AddAgent() *Agent {
+// AddAgent starts one more agent on a host of its own. managers are those of its configuration; without them it is one of this process.
+func (c *Cluster) AddAgent(managers ...*Process) *Agent {
 	c.tb.Helper()
 	i := len(c.Agents)
 	opt := fake.Options{After: c.held.after}
@@ -335,6 +335,9 @@ func (c *Cluster) AddAgent() *Agent {
 	}
 	a.cfg.ID = fmt.Sprintf("i-%02d", i)
 	c.dir.PlaceAgent(&a.cfg, a.cfg.ID, m.agents)
+	for _, p := range managers {
+		a.cfg.Managers = append(a.cfg.Managers, p.agents)
+	}
 	a.cfg.MinFree, a.cfg.SampleInterval = 0, 5*time.Second
 	if c.o.Agent != nil {
 		c.o.Agent(&a.cfg)
@@ -491,10 +494,25 @@ func (c *Cluster) Client() *api.Client {
 // Client speaks to this manager as the administrator, over HTTP.
 func (m *Manager) Client() *api.Client {
 	m.c.tb.Helper()
-	admin := m.c.admin
-	client, err := api.New(api.Config{Endpoint: "http://" + m.APIAddr(), AccessKey: string(admin.AccessKey),
-		SecretKey: api.Secret(admin.SecretKey.Reveal())})
-	m.c.check(err)
+	return m.c.client("http://" + m.APIAddr())
+}
+
+// ClientOf speaks to the first of some processes that answers, as the administrator.
+func (c *Cluster) ClientOf(managers ...*Process) *api.Client {
+	c.tb.Helper()
+	var urls []string
+	for _, p := range managers {
+		urls = append(urls, p.URL())
+	}
+	return c.client(urls...)
+}
+
+func (c *Cluster) client(urls ...string) *api.Client {
+	c.tb.Helper()
+	client, err := api.New(api.Config{Endpoint: urls[0], Others: urls[1:], AccessKey: string(c.admin.AccessKey),
+		SecretKey: api.Secret(c.admin.SecretKey.Reveal())})
+	c.check(err)
+	c.tb.Cleanup(client.Close)
 	return client
 }
 

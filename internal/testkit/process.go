@@ -21,14 +21,29 @@ const processEnv = "BERTH_TESTKIT_MANAGER"
 type processConfig struct {
 	ID, StateDir, DSN string
 	Etcd              []string
-	LeaderTTL         int
+	// API and Agents are where it listens.
+	API, Agents      string
+	Heartbeat, Lease time.Duration
+	LeaderTTL        int
 }
 
-// Process is a manager in an operating system process of its own, which can be killed like one.
+// Process is a manager in an operating system process of its own, which can be killed like one. Its addresses stay the same over
+// restarts.
 type Process struct {
-	cmd *exec.Cmd
-	end io.Closer
+	c           *Cluster
+	id          string
+	api, agents string
+	cmd         *exec.Cmd
 }
+
+// ID is the manager's name in the cluster.
+func (p *Process) ID() string { return p.id }
+
+// URL is the address of its API, AgentAddr that of its port for agents.
+func (p *Process) URL() string { return "http://" + p.api }
+
+// AgentAddr is where agents connect to it.
+func (p *Process) AgentAddr() string { return p.agents }
 
 // ServeProcess turns this process into the manager that StartProcess asked for, and returns at once in all others. A package
 // whose tests start Processes calls it first in its TestMain.
@@ -47,34 +62,53 @@ func ServeProcess() {
 // StartProcess starts one more manager beside those of the cluster, which needs etcd for it, and waits until it serves.
 func (c *Cluster) StartProcess(id string) *Process {
 	c.tb.Helper()
+	p := c.Process(id)
+	p.Start()
+	return p
+}
+
+// Process is one more manager beside those of the cluster, which needs etcd for it. It is not started yet.
+func (c *Cluster) Process(id string) *Process {
+	c.tb.Helper()
 	if c.etcd == nil {
 		c.tb.Fatal("a manager of its own process needs a cluster of several managers")
 	}
-	cfg := c.managerConfig(id)
-	raw, err := json.Marshal(processConfig{ID: id, StateDir: cfg.StateDir, DSN: c.dsn,
-		Etcd: []string{c.etcd.Endpoint()}, LeaderTTL: cfg.Reconcile.LeaderTTL})
-	c.check(err)
-	p := &Process{cmd: exec.Command(os.Args[0])}
-	p.cmd.Env = append(os.Environ(), processEnv+"="+string(raw))
-	p.cmd.Stderr = c.tb.Output()
-	stdin, err := p.cmd.StdinPipe()
-	c.check(err)
-	p.end = stdin
-	stdout, err := p.cmd.StdoutPipe()
-	c.check(err)
-	c.check(p.cmd.Start())
+	p := &Process{c: c, id: id, api: address(c.tb), agents: address(c.tb)}
 	c.tb.Cleanup(p.Kill)
+	return p
+}
+
+// Start starts the process and waits until it serves.
+func (p *Process) Start() {
+	c := p.c
+	c.tb.Helper()
+	cfg := c.managerConfig(p.id)
+	raw, err := json.Marshal(processConfig{ID: p.id, StateDir: cfg.StateDir, DSN: c.dsn, Etcd: []string{c.etcd.Endpoint()}, API: p.api,
+		Agents: p.agents, Heartbeat: cfg.Agents.Heartbeat, Lease: cfg.Agents.Lease, LeaderTTL: cfg.Reconcile.LeaderTTL})
+	c.check(err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), processEnv+"="+string(raw))
+	cmd.Stderr = c.tb.Output()
+	_, err = cmd.StdinPipe() // it ends when this process does
+	c.check(err)
+	stdout, err := cmd.StdoutPipe()
+	c.check(err)
+	c.check(cmd.Start())
+	p.cmd = cmd
 	c.check(stdout.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
 	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		c.tb.Fatalf("manager %s did not start: %v", id, err)
+		c.tb.Fatalf("manager %s did not start: %v", p.id, err)
 	}
-	return p
 }
 
 // Kill ends the process with SIGKILL.
 func (p *Process) Kill() {
+	if p.cmd == nil {
+		return
+	}
 	_ = p.cmd.Process.Kill() // it may have ended
 	_ = p.cmd.Wait()
+	p.cmd = nil
 }
 
 // serveProcess is the manager's process; it ends with its parent.
@@ -86,8 +120,8 @@ func serveProcess(raw string) error {
 	s := platform.DefaultSettings()
 	s.Admin.Listen = ""
 	cfg := &s.Manager
-	cfg.ID, cfg.Listen, cfg.Agents.Listen = pc.ID, "127.0.0.1:0", "127.0.0.1:0"
-	cfg.StateDir = pc.StateDir
+	cfg.ID, cfg.Listen, cfg.Agents.Listen = pc.ID, pc.API, pc.Agents
+	cfg.StateDir, cfg.Agents.Heartbeat, cfg.Agents.Lease = pc.StateDir, pc.Heartbeat, pc.Lease
 	cfg.Postgres.DSN, cfg.Etcd.Endpoints = chassis.NewSecret(pc.DSN), pc.Etcd
 	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, pc.LeaderTTL
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("role", pc.ID)

@@ -93,3 +93,49 @@ func TestOneSessionCannotSetAgentsAside(t *testing.T) {
 	c.Running(c.Create(request.Session{Name: "starts"}))
 	c.Until("nothing is held against the agent", func() bool { return trialOf(t, c, c.Agents[0].ID()).Failures == nil })
 }
+
+// TestOneOwnerCannotCloseTheAgentForOthers: sessions of one owner that always fail use up probes, and no more than one each while others
+// wait. What failed of theirs is nobody else's to read.
+func TestOneOwnerCannotCloseTheAgentForOthers(t *testing.T) {
+	t.Parallel()
+	c := testkit.New(t, testkit.Options{Cores: 1})
+	agent := c.Agents[0]
+	c.Exec(`INSERT INTO users (id, username, email, domain_name, resource_policy)
+		VALUES ('00000000-0000-4000-8000-00000000bad0', 'mallory', 'mallory@x', 'default', 'default')`)
+	c.Exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy)
+		VALUES ('AKIAMALLORY', '', '00000000-0000-4000-8000-00000000bad0', 'default')`)
+	c.Exec(`INSERT INTO project_members (project_id, user_id) SELECT id, '00000000-0000-4000-8000-00000000bad0' FROM projects`)
+	mallory, err := c.Nouns().Tenancy.ActorOfUser(t.Context(), c.Admin(), "mallory@x")
+	require.NoError(t, err)
+	mallory.AccessKey = "AKIAMALLORY"
+	schedulable := func(on bool) {
+		require.NoError(t, c.Nouns().Nodes.SetSchedulable(t.Context(), c.Admin(), []cluster.AgentID{agent.ID()}, on))
+	}
+	schedulable(false)
+	for i := range 8 {
+		made, err := c.Nouns().Sessions.Create(t.Context(), mallory, request.Session{Name: fmt.Sprintf("poison-%d", i), Image: testkit.Image,
+			Resources: map[string]string{"cpu": "1", "mem": "128m"}})
+		require.NoError(t, err)
+		kernel := c.Session(made.ID).MainKernel().ID
+		agent.Engine.Inject(fake.Fault{Method: fake.Create, Kernel: kernel, Err: errors.New("no such thing as merger-plans")})
+	}
+	innocent := c.Create(request.Session{Name: "innocent"})
+	schedulable(true)
+	c.Until("the agent is in quarantine", func() bool { return !trialOf(t, c, agent.ID()).Since.IsZero() })
+	c.Until("who waits is told", func() bool {
+		return count(t, c, `name = 'innocent' AND status_data->'scheduler'->>'msg' LIKE '%sessions in a row%'`) == 1
+	})
+	require.Zero(t, count(t, c, `name = 'innocent' AND status_data::text LIKE '%merger-plans%'`), "what failed is its owner's to know")
+	for range 8 {
+		probes := trialOf(t, c, agent.ID()).Probes
+		c.Pass(cluster.FirstProbe)
+		c.Until("a probe has come to its end", func() bool {
+			trial := trialOf(t, c, agent.ID())
+			return trial.Since.IsZero() || trial.Probes > probes
+		})
+		if trialOf(t, c, agent.ID()).Since.IsZero() {
+			break
+		}
+	}
+	c.Running(innocent)
+}

@@ -31,8 +31,8 @@ import (
 type Scratch interface {
 	// Usage is how full the disk of a kernel is; ok is false for a kernel without one.
 	Usage(kernel cluster.KernelID) (u diskspace.Usage, ok bool)
-	// Home is the directory of a kernel without a disk of its own.
-	Home(kernel cluster.KernelID) string
+	// Homes are the directories that the user of a kernel without a disk of its own fills.
+	Homes(kernel cluster.KernelID) []string
 }
 
 // Keeper has the kernels; *keeper.Keeper satisfies it.
@@ -245,8 +245,10 @@ func (g *Guard) measure(ctx context.Context, now *Sample, running []keeper.Kerne
 		g.after = k.ID
 		u := now.Kernels[k.ID]
 		if !u.Limited {
-			if home := g.o.Scratch.Home(k.ID); home != "" {
-				u.Scratch, _ = hoststats.Measure(ctx, home, maxFiles)
+			u.Scratch = 0
+			for _, home := range g.o.Scratch.Homes(k.ID) {
+				n, _ := hoststats.Measure(ctx, home, maxFiles)
+				u.Scratch += n
 			}
 		}
 		if g.o.Disks != nil {

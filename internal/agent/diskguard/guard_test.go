@@ -53,11 +53,11 @@ func newWorld(t *testing.T, change ...func(*diskguard.Options)) (*world, *diskgu
 	return w, g
 }
 
-func (w *world) Now() time.Time                 { return w.now }
-func (w *world) Running() []keeper.Kernel       { return w.kernels }
-func (w *world) DataDir(context.Context) string { return w.dir }
-func (w *world) Home(cluster.KernelID) string   { return filepath.Join(w.dir, "home") }
-func (w *world) pass(d time.Duration)           { w.now = w.now.Add(d) }
+func (w *world) Now() time.Time                  { return w.now }
+func (w *world) Running() []keeper.Kernel        { return w.kernels }
+func (w *world) DataDir(context.Context) string  { return w.dir }
+func (w *world) Homes(cluster.KernelID) []string { return []string{filepath.Join(w.dir, "home")} }
+func (w *world) pass(d time.Duration)            { w.now = w.now.Add(d) }
 func (w *world) run(id cluster.KernelID, u int64) {
 	w.kernels = append(w.kernels, keeper.Kernel{ID: id, Generation: 1})
 	w.home(id, u)

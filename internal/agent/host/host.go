@@ -17,8 +17,12 @@ import (
 	"berth.dev/berth/internal/wire/run"
 )
 
-// ReasonOwnDisk is the reason of failures for want of room on a session's own disk, which says nothing about the host.
-const ReasonOwnDisk = "session-disk-full"
+const (
+	// ReasonOwnDisk is the reason of failures for want of room on a session's own disk, which says nothing about the host.
+	ReasonOwnDisk = "session-disk-full"
+	// ReasonHome is the reason (with Invalid) of failures that follow from what lies in a session's home, or is to be written there.
+	ReasonHome = "home-unusable"
+)
 
 // Where the parts of a kernel are inside its container.
 const (
@@ -82,6 +86,8 @@ type Traces struct {
 	Started bool
 	// Ended: the runner ended in good order, not by a crash.
 	Ended bool
+	// Absent: there are no files of that generation, so that missing markers mean nothing once it had a container.
+	Absent bool
 }
 
 // Owner is the user of a session, as numbers.
@@ -107,7 +113,8 @@ type Host interface {
 
 	// Prepare writes a kernel's files and returns the mounts that show them, and the folders of the content, in its container;
 	// the runner's own are the last. The home of an earlier generation is kept, everything else of it is put away. Doing it twice
-	// is no error. A folder whose mount point leads through a symbolic link in the home is Invalid.
+	// is no error. A folder whose mount point leads through a symbolic link in the home is Invalid, and so is a file of Content.Work
+	// that cannot be written because of what lies in the home.
 	Prepare(kernel cluster.KernelID, c Content) ([]runtime.Mount, error)
 	// AddConfig writes one more file below ConfigDir of a kernel that is prepared.
 	AddConfig(kernel cluster.KernelID, f File) error
@@ -116,8 +123,7 @@ type Host interface {
 	// Result reads what the runner recorded about a batch job; nil when there is nothing (yet).
 	Result(kernel cluster.KernelID) (*run.BatchResult, error)
 
-	// Traces tells what the runner of one generation left behind, whether its container is still there or not. Without files of that
-	// generation there are none.
+	// Traces tells what the runner of one generation left behind, whether its container is still there or not.
 	Traces(kernel cluster.KernelID, generation int64) (Traces, error)
 
 	// Hello greets the runner of one generation.

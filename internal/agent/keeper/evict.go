@@ -36,6 +36,18 @@ func (k *Keeper) Evict(id cluster.KernelID, generation int64, reason cluster.Rea
 	return true
 }
 
+// OutOfMemory tells the owner of a kernel that runs that processes of it were killed for want of memory. The kernel goes on.
+func (k *Keeper) OutOfMemory(id cluster.KernelID, generation int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := k.kernels[id]
+	if n == nil || n.record == nil || n.record.Generation != generation || n.obs.Phase != cluster.PhaseRunning {
+		return
+	}
+	n.starved, n.note = true, "a process was "+outOfMemory(n.record)
+	n.publish(n.obs.Phase)
+}
+
 // Note tells the owner of a kernel that runs what to know of it; "" takes nothing back, it only tells no more.
 func (k *Keeper) Note(id cluster.KernelID, generation int64, text string) {
 	k.mu.Lock()

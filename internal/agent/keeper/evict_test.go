@@ -78,3 +78,20 @@ func TestNotesReachTheOwner(t *testing.T) {
 		return o.Phase == cluster.PhaseRunning && o.Detail == "the home is full"
 	})
 }
+
+func TestAKernelShortOfMemoryIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start()
+	r.want(true)
+	r.want(false, desired(1))
+	require.False(t, r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning).OOMKilled)
+	r.keeper.OutOfMemory(kernelID(1), 2)
+	r.keeper.OutOfMemory(kernelID(1), 1)
+	o := r.await(kernelID(1), "the news", func(o cluster.KernelObservation) bool { return o.OOMKilled })
+	require.Equal(t, cluster.PhaseRunning, o.Phase)
+	require.Contains(t, o.Detail, "a process was killed: out of memory")
+	require.NoError(t, r.engine.Exit(kernelID(1), 0))
+	o = r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
+	require.Equal(t, cluster.ReasonSelfTerminated, o.Reason, "it went on, and ended for another reason")
+}

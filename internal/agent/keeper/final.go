@@ -74,7 +74,7 @@ func finalOf(e ending) cluster.KernelObservation {
 		return o
 	}
 	// started: the command of a batch session may have been executed.
-	started := e.traces.Started || !r.Marks && (c != nil && c.Phase != runtime.PhaseCreated || r.Running)
+	started := e.traces.Started || mute(r, e.traces, c) || r.Running && (!r.Marks || e.traces.Absent)
 	switch {
 	case stop != "":
 		o.Reason = stop

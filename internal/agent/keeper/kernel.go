@@ -38,6 +38,7 @@ type kernel struct {
 	reserved  alloc.Allocation
 	waits     string                  // what the step that is tried again waits for
 	note      string                  // what the owner should know of a kernel that runs
+	starved   bool                    // processes of it were killed for want of memory while it ran
 	evicted   *eviction               // set by the agent, never taken back within its generation
 	unsaved   bool                    // the record is newer than the ledger, which could not be written
 	told      time.Time               // when the progress of a pull was last reported
@@ -357,11 +358,13 @@ func elsewhere(err error) bool {
 	case fault.Invalid, fault.Denied:
 		return false
 	}
-	return true
+	return fault.ReasonOf(err) != host.ReasonOwnDisk // it would be as full there
 }
 
 // agentsFault reports whether a step plainly failed for something of this agent's making, so that every other session would have
-// failed as well: its disk, its engine, its network. A folder's volume and an image's registry are not the agent's.
+// failed as well: its disk, its engine, its network. A folder's volume and an image's registry are not the agent's. What is not known to
+// be so is not plain: what owners choose (names, targets, files of a home) leads to errors of all kinds, and one of them must not be able
+// to close agents.
 func agentsFault(step Step, err error) bool {
 	kind, reason := fault.KindOf(err), fault.ReasonOf(err)
 	switch {
@@ -380,7 +383,7 @@ func agentsFault(step Step, err error) bool {
 			return true
 		}
 	}
-	return kind == fault.Unavailable || step == StepScratch
+	return kind == fault.Unavailable
 }
 
 func (n *kernel) grace(v view) time.Duration {

@@ -135,6 +135,7 @@ func (n *kernel) publish(phase cluster.Phase) {
 	if o.Detail == "" && phase == cluster.PhaseRunning {
 		o.Detail = n.note
 	}
+	o.OOMKilled = n.starved && phase == cluster.PhaseRunning
 	if n.container != nil && n.container.Identity.Generation == r.Generation {
 		o.ContainerID = n.container.ID
 	}
@@ -142,7 +143,7 @@ func (n *kernel) publish(phase cluster.Phase) {
 		o = *r.Final
 	}
 	if old.Generation == o.Generation && old.Phase == o.Phase && old.ContainerID == o.ContainerID && old.StartedAt.Equal(o.StartedAt) &&
-		old.Detail == o.Detail {
+		old.Detail == o.Detail && old.OOMKilled == o.OOMKilled {
 		return
 	}
 	n.obs = o

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/host"
+	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/fault"
 )
@@ -24,6 +25,12 @@ func (n *kernel) traces() host.Traces {
 	return t
 }
 
+// mute reports whether missing markers prove nothing: the container of a generation was started whose runner may leave none, or whose
+// files are gone, with a disk that was lost.
+func mute(r *ledger.Record, t host.Traces, c *runtime.Observed) bool {
+	return (!r.Marks || t.Absent) && c != nil && c.Phase != runtime.PhaseCreated
+}
+
 // noteStart reports whether the command of the recorded generation has started, and records it: such a kernel is never created again.
 func (n *kernel) noteStart() (started bool, err error) {
 	r := n.record
@@ -40,8 +47,7 @@ func (n *kernel) noteStart() (started bool, err error) {
 	n.k.mu.Lock()
 	c := n.container
 	n.k.mu.Unlock()
-	older := !r.Marks && c != nil && c.Phase != runtime.PhaseCreated // its runner may leave no markers
-	if !t.Started && !older {
+	if !t.Started && !mute(r, t, c) {
 		return false, nil
 	}
 	r = r.Clone()

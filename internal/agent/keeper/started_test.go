@@ -2,6 +2,7 @@ package keeper_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -99,6 +100,35 @@ func TestAContainerThatWasRemovedIsNotStartedAgain(t *testing.T) {
 	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
 	require.Equal(t, cluster.ReasonNotFound, o.Reason)
 	require.False(t, o.Failed)
+	require.Equal(t, 1, r.engine.Runs(scope, agent, kernelID(1)))
+}
+
+// TestLostMarkersDenyNothing: the disk with the runner's files is lost, the container of a command that ran is not.
+func TestLostMarkersDenyNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	reached := make(chan struct{}, 1)
+	r.before = func(ctx context.Context, _ cluster.KernelID, point string) error {
+		if point != "await:before" {
+			return nil
+		}
+		reached <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	r.start()
+	r.want(true, desired(1, batch("sleep 60")))
+	await.Value(t, reached)
+	r.kill()
+	require.NoError(t, os.RemoveAll(r.host.Path(kernelID(1))))
+	require.NoError(t, r.engine.Exit(kernelID(1), 1))
+	r.before = nil
+	r.start()
+	ask := stopped(1)
+	ask.StopReason = cluster.ReasonStartUnknown
+	r.want(true, ask)
+	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
+	require.False(t, o.Failed, "%+v", o)
 	require.Equal(t, 1, r.engine.Runs(scope, agent, kernelID(1)))
 }
 

@@ -159,7 +159,7 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	defer k.mu.Unlock()
 	k.tellShared(r.Shared)
 	n.record, n.scratch, n.acked, n.missing, n.oom, n.waits, n.note, n.mounted = r, true, false, 0, false, "", "", 0
-	n.unsaved = false
+	n.starved, n.unsaved = false, false
 	n.publish(cluster.PhasePreparing)
 	return nil
 }

@@ -37,10 +37,13 @@ type Meter struct {
 	Running  func() []keeper.Kernel
 	Clock    chassis.Clock
 	Interval time.Duration
+	// OutOfMemory, when set before Run, is called when more processes of a kernel were killed for want of memory than at the last look.
+	OutOfMemory func(keeper.Kernel)
 
 	mu     sync.Mutex
 	newest *Sample
 	last   map[cluster.KernelID]reading
+	kills  map[cluster.KernelID]kills
 	host   reading // of the host's cores; Run's own
 	ready  chan struct{}
 }
@@ -49,6 +52,12 @@ type Meter struct {
 type reading struct {
 	at     time.Time
 	usedMS float64
+}
+
+// kills are how many processes of one container were killed for want of memory.
+type kills struct {
+	container string
+	n         int64
 }
 
 // percent is the use of cores between two readings, 100 for each that was busy; ok is false when there is no telling.
@@ -68,7 +77,7 @@ const (
 // New returns a meter; Run makes it sample.
 func New(rt runtime.Runtime, devices Devices, running func() []keeper.Kernel, clock chassis.Clock, interval time.Duration) *Meter {
 	return &Meter{Runtime: rt, Devices: devices, Running: running, Clock: clock, Interval: interval,
-		last: map[cluster.KernelID]reading{}, ready: make(chan struct{}, 1)}
+		last: map[cluster.KernelID]reading{}, kills: map[cluster.KernelID]kills{}, ready: make(chan struct{}, 1)}
 }
 
 // Ready receives when Take has a sample.
@@ -161,6 +170,11 @@ func (m *Meter) sample(ctx context.Context) Sample {
 			delete(m.last, id)
 		}
 	}
+	for id := range m.kills {
+		if !live[id] {
+			delete(m.kills, id)
+		}
+	}
 	return s
 }
 
@@ -184,6 +198,7 @@ func (m *Meter) values(ctx context.Context, k keeper.Kernel) (map[string]float64
 	if err != nil {
 		return nil, err
 	}
+	m.countKills(k, st.OOMKills)
 	v := counters(st)
 	if used, ok := v[node.MetricCPUUsed]; ok {
 		now := reading{st.At, used}
@@ -199,6 +214,23 @@ func (m *Meter) values(ctx context.Context, k keeper.Kernel) (map[string]float64
 		}
 	}
 	return v, nil
+}
+
+// countKills tells of kills that are new; n is nil where they are not counted.
+func (m *Meter) countKills(k keeper.Kernel, n *int64) {
+	if n == nil || m.OutOfMemory == nil {
+		return
+	}
+	m.mu.Lock()
+	before := m.kills[k.ID]
+	if before.container != k.Container.ID {
+		before.n = 0
+	}
+	m.kills[k.ID] = kills{k.Container.ID, *n}
+	m.mu.Unlock()
+	if *n > before.n {
+		m.OutOfMemory(k)
+	}
 }
 
 func counters(st runtime.Stats) map[string]float64 {

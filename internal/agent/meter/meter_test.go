@@ -27,6 +27,7 @@ type host struct {
 	now  time.Time
 	busy float64 // ms of the host's cores; below zero it is unknown
 	used int64   // ns of the kernel's cores
+	oom  *int64  // processes of the kernel that were killed for want of memory; nil is unknown
 	tick chan time.Time
 }
 
@@ -57,7 +58,7 @@ func (h *host) Stats(_ context.Context, o runtime.Observed) (runtime.Stats, erro
 		return runtime.Stats{}, fault.NotFoundf("gone")
 	}
 	used := h.used
-	return runtime.Stats{CPUUsedNs: &used}, nil
+	return runtime.Stats{CPUUsedNs: &used, OOMKills: h.oom}, nil
 }
 
 func (h *host) Sample(_ context.Context, held map[cluster.KernelID]alloc.Allocation) device.Usage {
@@ -127,4 +128,36 @@ func TestRatesAndLimits(t *testing.T) {
 	require.NotContains(t, s.Kernels["k"], node.MetricCPUUtil)
 	s = h.pass(t, m, time.Second, 3000, time.Second)
 	require.Equal(t, 100.0, s.Node[node.MetricCPUUtil])
+}
+
+func TestProcessesKilledForWantOfMemoryAreTold(t *testing.T) {
+	t.Parallel()
+	h := &host{now: time.Unix(1000, 0), tick: make(chan time.Time)}
+	running := []keeper.Kernel{{ID: "k", Generation: 1, Container: runtime.Observed{ID: "c1"}}}
+	m := meter.New(h, h, func() []keeper.Kernel { return running }, clock{h: h}, time.Second)
+	var told []int64 // generations; the meter calls before it gives the sample
+	m.OutOfMemory = func(k keeper.Kernel) { told = append(told, k.Generation) }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	defer func() { cancel(); require.ErrorIs(t, <-done, context.Canceled) }()
+	for _, look := range []struct {
+		container  string
+		generation int64
+		kills      *int64
+		told       []int64
+	}{
+		{"c1", 1, nil, nil},
+		{"c1", 1, new(int64(0)), nil},
+		{"c1", 1, new(int64(2)), []int64{1}},
+		{"c1", 1, new(int64(2)), []int64{1}},
+		{"c1", 1, new(int64(3)), []int64{1, 1}},
+		{"c2", 2, new(int64(0)), []int64{1, 1}},
+		{"c3", 3, new(int64(3)), []int64{1, 1, 3}}, // a restart that was not seen in between
+	} {
+		running[0].Container.ID, running[0].Generation = look.container, look.generation
+		h.oom = look.kills
+		h.pass(t, m, time.Second, 0, 0)
+		require.Equal(t, look.told, told, "%+v", look)
+	}
 }

@@ -251,6 +251,7 @@ func TestRefusals(t *testing.T) {
 		"nul":              {sub("a\x00b"), fault.Invalid, mount.ReasonPath},
 		"a file":           {sub("sub/inner/file"), fault.Invalid, mount.ReasonPath},
 		"a pipe":           {sub("pipe"), fault.Invalid, mount.ReasonPath},
+		"a long name":      {sub(strings.Repeat("x", 300)), fault.Invalid, mount.ReasonPath},
 		"absent":           {sub("nothing"), fault.Invalid, mount.ReasonFolder},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -113,6 +113,9 @@ func (r reach) explain(err error, name, what string) error {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 		return fault.Invalidf("%s leads through a link out of the folder", what).WithReason(ReasonPath).WithCause(cause).
 			WithNext("name a directory that lies in the folder")
+	case errors.Is(err, unix.ENAMETOOLONG):
+		return fault.Invalidf("%.200s cannot be: a name in it is too long", what).WithReason(ReasonPath).WithCause(cause).
+			WithNext("name a directory in the folder")
 	case errors.Is(err, unix.ENOTDIR):
 		return fault.Invalidf("%s is not a directory", what).WithReason(ReasonPath).WithCause(cause).WithNext("name a directory in the folder")
 	}

@@ -23,7 +23,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/runtime"
@@ -61,6 +60,7 @@ type Network struct {
 	set  settings
 	id   string // of the agent on this host
 	kick chan struct{}
+	open func(ns int) rules
 	// checking is held by one check at a time.
 	checking sync.Mutex
 
@@ -81,15 +81,14 @@ type Network struct {
 	members  map[cluster.KernelID]*session
 	outside  map[cluster.KernelID]bool // containers that are on another network
 	// wanted are policies of kernels that the manager named before their containers were known.
-	wanted   map[cluster.KernelID]cluster.Egress
-	next     uint32
+	wanted map[cluster.KernelID]cluster.Egress
+	next   uint32
+	// lacking is what keeps the kernel from guarding sessions, as found at the last attempt; nil when nothing does.
+	lacking  error
 	problem  error
 	warnings []string
 	rounds   int
 }
-
-// parts are what the tables had once: a kernel that took them does not lack them.
-type parts struct{ bridged, counted bool }
 
 // session is a kernel with an address.
 type session struct {
@@ -119,6 +118,7 @@ func New(o Options) (*Network, error) {
 	sum := sha256.Sum256([]byte(o.Scope + "\x00" + string(o.Agent)))
 	return &Network{
 		o: o, set: s, id: hex.EncodeToString(sum[:4]), kick: make(chan struct{}, 1), bridged: true, counted: true,
+		open:    func(ns int) rules { return ruleset{ns} },
 		members: map[cluster.KernelID]*session{}, outside: map[cluster.KernelID]bool{}, wanted: map[cluster.KernelID]cluster.Egress{},
 		problem: beingMade(),
 	}, nil
@@ -203,7 +203,12 @@ func (n *Network) Check(ctx context.Context) error {
 		if next != nil {
 			n.o.Log.Error("no session can be connected", "err", next)
 		} else {
-			n.o.Log.Info("the network of sessions is ready", "network", n.Name(), "subnet", n.subnet, "guarded", n.guarded, "warnings", warnings)
+			level := slog.LevelInfo
+			if len(warnings) > 0 {
+				level = slog.LevelWarn
+			}
+			n.o.Log.Log(ctx, level, "the network of sessions is ready", "network", n.Name(), "subnet", n.subnet, "guarded", n.guarded,
+				"warnings", warnings)
 		}
 		n.o.Changed()
 	}
@@ -291,7 +296,7 @@ func (n *Network) enter(pid int) error {
 		_ = unix.Close(n.ns)
 	}
 	n.ns, n.inode = fd, inode
-	n.subnet = netip.Prefix{} // of another engine
+	n.subnet, n.lacking = netip.Prefix{}, nil // of another engine
 	return nil
 }
 
@@ -336,285 +341,6 @@ func (n *Network) seed() uint32 {
 func (n *Network) hardwareAddress() net.HardwareAddr {
 	v := n.seed()
 	return net.HardwareAddr{0x02, 0x62, byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
-}
-
-// guard makes the bridge, the tables and the ports true.
-func (n *Network) guard(ctx context.Context) ([]string, error) {
-	if err := n.holdBridge(ctx); err != nil {
-		if unavailable(err) {
-			return n.unguarded(ctx, err)
-		}
-		return nil, err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if err := n.survey(); err != nil {
-		return nil, err
-	}
-	if err := n.holdTables(); err != nil {
-		if unavailable(err) {
-			n.mu.Unlock()
-			defer n.mu.Lock()
-			return n.unguarded(ctx, err)
-		}
-		return nil, err
-	}
-	if err := n.holdPorts(); err != nil {
-		return nil, err
-	}
-	n.guarded = true
-	var warnings []string
-	if !n.bridged {
-		warnings = append(warnings, "this kernel has no nftables for bridges: the ports of sessions are isolated, but not checked for "+
-			"false addresses")
-	}
-	if !n.counted {
-		warnings = append(warnings, "this kernel cannot count connections (CONFIG_NFT_CONNLIMIT): one session can fill the host's table of them")
-	}
-	return warnings, nil
-}
-
-// holdBridge sees to it that the engine has the network and the host its bridge.
-func (n *Network) holdBridge(ctx context.Context) error {
-	n.mu.Lock()
-	subnet, l := n.subnet, n.links()
-	n.rounds++
-	ask := !subnet.IsValid() || n.rounds%engineRounds == 0
-	n.mu.Unlock()
-	h, err := l.handle()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	state := ""
-	if !ask {
-		if _, state, err = l.bridgeState(h, n.Bridge(), gatewayOf(subnet)); err != nil || state == "" {
-			return err
-		}
-		n.o.Log.Warn("the bridge of sessions is broken and is made again", "problem", state)
-	}
-	near, err := l.near(h, n.Bridge())
-	if err != nil {
-		return err
-	}
-	routes, err := l.routed(h)
-	if err != nil {
-		return err
-	}
-	taken := append(near, routes...)
-	for _, r := range n.resolvers() {
-		taken = append(taken, netip.PrefixFrom(r, 32))
-	}
-	spec := runtime.BridgeSpec{Name: n.Name(), Interface: n.Bridge(), Subnets: candidates(n.set.pool, n.seed(), taken)}
-	if subnet.IsValid() { // sessions have addresses of it
-		spec.Subnets = append([]netip.Prefix{subnet}, spec.Subnets...)
-	}
-	for try := range 2 {
-		if subnet, err = n.o.Engine.EnsureBridge(ctx, spec); err != nil {
-			return err
-		}
-		var bridge netlink.Link
-		if bridge, state, err = l.bridgeState(h, n.Bridge(), gatewayOf(subnet)); err != nil {
-			return err
-		}
-		if state == "" {
-			// Sessions remember the hardware address of their gateway. A bridge without one of its own has the lowest of its ports,
-			// which changes as sessions come and go; a bridge that was made again has a new one.
-			if err := h.LinkSetHardwareAddr(bridge, n.hardwareAddress()); err != nil {
-				return fmt.Errorf("set the hardware address of bridge %s: %w", n.Bridge(), err)
-			}
-		}
-		if state == "" || try > 0 {
-			break
-		}
-		// The engine knows the network and its bridge is gone. No container of the engine's is on it, so it can be made anew.
-		spec.Renew = true
-		spec.Subnets = append([]netip.Prefix{subnet}, spec.Subnets...)
-	}
-	if state != "" {
-		return fault.Unavailablef("%s", state).WithNext("restart the container engine; it makes its bridges anew")
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.subnet = subnet
-	return nil
-}
-
-func (n *Network) resolvers() []netip.Addr {
-	if len(n.set.resolvers) > 0 {
-		return n.set.resolvers
-	}
-	return hostResolvers(resolverFiles)
-}
-
-// survey reads what of the host the rules depend on; the caller holds mu.
-func (n *Network) survey() error {
-	l := n.links()
-	h, err := l.handle()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	near, err := l.near(h, n.Bridge())
-	if err != nil {
-		return err
-	}
-	n.closed = slices.Concat(special, near, n.set.deny)
-	n.resolver = n.resolvers()
-	n.share = connectionShare()
-	return nil
-}
-
-// tables describes the tables for the sessions there are; the caller holds mu.
-func (n *Network) tables() []table {
-	in := ruleInput{Table: n.Table(), Bridge: n.Bridge(), Ports: n.Bridge() + "-", Subnet: n.subnet, Resolvers: n.resolver,
-		Allow: n.set.allow, Closed: n.closed, Sessions: map[netip.Addr]member{}}
-	if n.counted {
-		in.Connections = n.share
-	}
-	for _, s := range n.members {
-		if s.admitted {
-			in.Sessions[s.address] = member{n.links().port(s.address), s.force}
-		}
-	}
-	list := tables(in)
-	if !n.bridged {
-		list = list[:1]
-	}
-	return list
-}
-
-// holdTables makes the tables again when they are not as they should be; the caller holds mu.
-func (n *Network) holdTables() error {
-	r := ruleset{n.ns}
-	if !n.ready { // at the start, tables of an earlier run hold the policies of its sessions
-		n.inherit(r)
-	}
-	n.enforce()
-	list := n.tables()
-	what, err := r.differs(list)
-	if err != nil && len(list) == 2 && lacks(err) && !n.held.bridged {
-		if what, err = r.differs(list[:1]); err == nil {
-			n.bridged = false
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if what == "" {
-		n.complete(r)
-		return nil
-	}
-	if n.ready {
-		n.o.Log.Warn("the rules of the network of sessions are not as they were made; they are made again", "problem", what)
-	}
-	return n.put(r)
-}
-
-// putter replaces tables in one transaction; ruleset does.
-type putter interface{ put(list []table) error }
-
-// put makes the tables, without what this kernel lacks; the caller holds mu. Any other failure may pass: it is returned, and no session
-// starts until the next check has made all of them. What the tables had once is never left out.
-func (n *Network) put(r putter) error {
-	bridged, counted := n.bridged, n.counted
-	err := r.put(n.tables())
-	for _, try := range []parts{{bridged, false}, {false, counted}, {false, false}} {
-		if err == nil {
-			n.held.bridged, n.held.counted = n.held.bridged || n.bridged, n.held.counted || n.counted
-			return nil
-		}
-		if !lacks(err) {
-			break
-		}
-		if n.held.bridged && !try.bridged || n.held.counted && !try.counted {
-			continue
-		}
-		n.bridged, n.counted = try.bridged, try.counted
-		if other := r.put(n.tables()); other == nil || !lacks(other) {
-			err = other
-		}
-	}
-	if err != nil {
-		n.bridged, n.counted = bridged, counted
-	}
-	return err
-}
-
-// complete tries now and then to make what was left out: the module may have been loaded since. The caller holds mu.
-func (n *Network) complete(r putter) {
-	if n.bridged && n.counted || n.rounds%engineRounds != 0 {
-		return
-	}
-	for _, try := range []parts{{true, true}, {true, n.counted}, {n.bridged, true}} {
-		bridged, counted := n.bridged, n.counted
-		if try == (parts{bridged, counted}) {
-			continue
-		}
-		n.bridged, n.counted = try.bridged, try.counted
-		if r.put(n.tables()) == nil {
-			n.held.bridged, n.held.counted = n.held.bridged || n.bridged, n.held.counted || n.counted
-			n.o.Log.Info("the rules of the network of sessions are more complete than before", "bridges", n.bridged, "connections", n.counted)
-			return
-		}
-		n.bridged, n.counted = bridged, counted
-	}
-}
-
-// inherit takes over the policies that the tables of an earlier run hold; the caller holds mu.
-func (n *Network) inherit(r ruleset) {
-	policies := r.policies(n.tables())
-	for _, s := range n.members {
-		if !s.admitted {
-			if e, ok := policies[s.address]; ok && s.inherits {
-				s.egress = e
-			}
-			s.admitted, s.force = true, s.egress
-		}
-	}
-}
-
-// enforce puts policies in force that have changed; the caller holds mu. What fails is made by the comparison that follows.
-func (n *Network) enforce() {
-	for id, s := range n.members {
-		if !s.admitted || s.force == s.egress {
-			continue
-		}
-		old := s.force
-		s.force = s.egress
-		n.o.Log.Info("a session has another egress policy", "kernel", id, "egress", s.egress)
-		if err := (ruleset{n.ns}).turn(n.tables(), s.address, old, s.force); err != nil {
-			n.o.Log.Debug("change the rules", "err", err)
-		}
-	}
-}
-
-// holdPorts puts ports back that lost their bridge, and removes those of nobody; the caller holds mu.
-func (n *Network) holdPorts() error {
-	l := n.links()
-	h, err := l.handle()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	bridge, err := h.LinkByName(n.Bridge())
-	if err != nil {
-		return fmt.Errorf("find bridge %s: %w", n.Bridge(), err)
-	}
-	ports, err := l.list(h, n.subnet)
-	if err != nil {
-		return err
-	}
-	for _, p := range ports {
-		s := n.members[p.kernel]
-		if s == nil || s.address != p.address || p.link.Attrs().MasterIndex == bridge.Attrs().Index {
-			continue
-		}
-		if err := l.plug(h, p.link, bridge); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Problem says why no session can be connected now; nil when they can.
@@ -714,7 +440,7 @@ func (n *Network) admit(s *session) error {
 	if s.admitted && s.force == s.egress {
 		return nil
 	}
-	r, fresh := ruleset{n.ns}, !s.admitted
+	r, fresh := n.open(n.ns), !s.admitted
 	before := n.tables()
 	s.admitted, s.force = true, s.egress
 	if fresh && n.bridged && hasChain(before[0], s.egress) {
@@ -762,7 +488,7 @@ func (n *Network) Release(kernel cluster.KernelID) {
 	if !n.guarded || !s.admitted || !n.bridged {
 		return
 	}
-	if err := (ruleset{n.ns}).expel(n.tables(), s.address, member{n.links().port(s.address), s.force}); err != nil {
+	if err := n.open(n.ns).expel(n.tables(), s.address, member{n.links().port(s.address), s.force}); err != nil {
 		n.wake() // the comparison takes it out
 	}
 }

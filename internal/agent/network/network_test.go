@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -606,4 +607,71 @@ func TestWithoutGuard(t *testing.T) {
 	_, err = n.Join(ada, cluster.Egress{})
 	require.True(t, fault.Is(err, fault.Unavailable))
 	require.ErrorContains(t, err, "sessions cannot be kept from each other")
+}
+
+// TestAKernelWithoutTables: an agent whose kernel has no tables of nftables for addresses says so once, and asks for them now and then: the
+// module may be loaded later.
+func TestAKernelWithoutTables(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var log bytes.Buffer
+	o := w.options()
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	n, err := network.New(o)
+	require.NoError(t, err)
+	refusal := network.Refusals(unix.EOPNOTSUPP, unix.ENOENT, unix.ENOENT) // as a kernel answers the messages of one transaction
+	asked := n.Refuse(&refusal)
+	const rounds = 45 // of 3 s
+	for range rounds {
+		require.NoError(t, n.Check(t.Context()))
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+	require.Contains(t, log.String(), "level=WARN")
+	require.LessOrEqual(t, *asked, 4*(1+rounds/9), "four ways to make them, every 27 s at most")
+	require.Len(t, n.Warnings(), 1)
+	require.Contains(t, n.Warnings()[0], "not guarded")
+	require.Contains(t, n.Warnings()[0], "CONFIG_NF_TABLES_INET")
+	require.NotContains(t, n.Warnings()[0], "\n")
+	require.NotContains(t, n.Warnings()[0], unix.ENOENT.Error(), "what follows from the first refusal")
+	require.Equal(t, 1, w.changed)
+	_, err = n.Join(ada, cluster.Egress{Mode: cluster.EgressNone})
+	require.True(t, fault.Is(err, fault.Conflict), "a policy that cannot be kept is refused: %v", err)
+
+	refusal = nil
+	for range 10 {
+		require.NoError(t, n.Check(t.Context()))
+	}
+	require.Empty(t, n.Warnings())
+	a, _ := w.session(n, ada, "none")
+	require.False(t, w.reaches(a, "tcp", far+":80"))
+
+	// What was guarded is not left alone: sessions wait, and every check tries again.
+	refusal = unix.EOPNOTSUPP
+	w.in(w.pid, func() error {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		c.FlushRuleset()
+		return c.Flush()
+	})
+	for range 3 {
+		before := *asked
+		require.Error(t, n.Check(t.Context()))
+		require.Greater(t, *asked, before)
+		_, err = n.Join(bob, cluster.Egress{})
+		require.True(t, fault.Is(err, fault.Unavailable), "sessions wait: %v", err)
+	}
+	refusal = nil
+	require.NoError(t, n.Check(t.Context()))
+	require.False(t, w.reaches(a, "tcp", far+":80"))
+
+	refusal = unix.EOPNOTSUPP
+	n, err = network.New(w.options(func(c *network.Config) { c.Require = true }))
+	require.NoError(t, err)
+	n.Refuse(&refusal)
+	require.NoError(t, network.Remove(t.Context(), w.options()))
+	require.ErrorContains(t, n.Check(t.Context()), "sessions cannot be kept from each other")
+	_, err = n.Join(bob, cluster.Egress{})
+	require.True(t, fault.Is(err, fault.Unavailable), "an agent that must guard takes no session: %v", err)
 }

@@ -16,8 +16,9 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// kernel is a putter that takes tables as the test says.
+// kernel takes tables as the test says.
 type kernel struct {
+	rules
 	noBridges bool
 	err       error // of every call
 	last      []table

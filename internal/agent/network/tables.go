@@ -20,6 +20,16 @@ import (
 
 func mapsKeys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
 
+// rules are the tables of one network namespace.
+type rules interface {
+	put(list []table) error
+	differs(list []table) (string, error)
+	policies(list []table) map[netip.Addr]cluster.Egress
+	admit(list []table, a netip.Addr, m member) error
+	expel(list []table, a netip.Addr, m member) error
+	turn(list []table, a netip.Addr, old, next cluster.Egress) error
+}
+
 // ruleset makes tables true in the kernel of one network namespace, over netlink.
 type ruleset struct{ ns int }
 
@@ -63,10 +73,24 @@ func (r ruleset) put(list []table) error {
 		}
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("set the rules: %w", err)
+		return fmt.Errorf("set the rules: %w", refusals{err})
 	}
 	return nil
 }
+
+// refusals are the kernel's answers to the messages of a transaction. Those after the first refusal fail for it, so it alone is told.
+type refusals struct{ all error }
+
+func (r refusals) Error() string {
+	err := r.all
+	var several interface{ Unwrap() []error }
+	for errors.As(err, &several) && len(several.Unwrap()) > 0 {
+		err = several.Unwrap()[0]
+	}
+	return err.Error()
+}
+
+func (r refusals) Unwrap() error { return r.all }
 
 // maxElements bounds the elements of one message: the kernel takes 64 KiB of them at most.
 const maxElements = 256
@@ -111,7 +135,7 @@ func (r ruleset) remove(list []table) error {
 		c.DelTable(t.table)
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("remove the rules: %w", err)
+		return fmt.Errorf("remove the rules: %w", refusals{err})
 	}
 	return nil
 }
@@ -246,7 +270,7 @@ func (r ruleset) change(list []table, do func(c *nftables.Conn, hosts, outs, por
 		return fmt.Errorf("describe the change of the rules: %w", err)
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("change the rules: %w", err)
+		return fmt.Errorf("change the rules: %w", refusals{err})
 	}
 	return nil
 }

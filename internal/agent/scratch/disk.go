@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/loopdisk"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/diskspace"
+	"berth.dev/berth/internal/wire/run"
 )
 
 // Pool gives kernels disks of bounded size; *loopdisk.Pool satisfies it.
@@ -30,13 +32,23 @@ func PoolDir(dir string) string { return filepath.Join(dir, waiting) }
 func (l *Layout) place(disk string) {
 	m := loopdisk.Mount(disk)
 	l.Disk, l.Work, l.Temporary = disk, filepath.Join(m, partWork), nil
-	for _, t := range []Temporary{{"tmp", "/tmp"}, {"vartmp", "/var/tmp"}, {"lock", "/run/lock"}} {
+	for _, t := range []Temporary{{"tmp", "/tmp"}, {"vartmp", "/var/tmp"}, {"lock", "/run/lock"}, {"user", userDir}} {
 		l.Temporary = append(l.Temporary, Temporary{filepath.Join(m, t.Path), t.Target})
 	}
 }
 
-// Temporary is a directory where, in nearly every image, anybody may write. Path is where it is on the host.
+// userDir is the part of the runner's directory that belongs to the session's user.
+const userDir = host.PrivateDir + "/" + run.UserDirName
+
+// Temporary is a directory where the session's user may write outside of its home. Path is where it is on the host.
 type Temporary struct{ Path, Target string }
+
+// Homes are the directories that a kernel without a disk of its own fills on the agent's: its home, and the part of the runner's directory
+// that belongs to its user.
+func (r *Root) Homes(kernel cluster.KernelID) []string {
+	l := r.Layout(kernel)
+	return []string{l.Work, filepath.Join(l.Private, run.UserDirName)}
+}
 
 // full reports whether the kernel's own disk is what is full.
 func (l *Layout) full() bool {
@@ -70,8 +82,8 @@ func (r *Root) disk(l *Layout, fresh bool) error {
 	}
 	for _, t := range l.Temporary {
 		if fresh {
-			if err := os.RemoveAll(t.Path); err != nil {
-				return err
+			if err := removeTree(context.Background(), filepath.Dir(t.Path), filepath.Base(t.Path)); err != nil {
+				return fmt.Errorf("empty %s: %w", t.Target, err)
 			}
 		}
 		if err := mkdir(t.Path, fs.ModeSticky|0o777); err != nil {

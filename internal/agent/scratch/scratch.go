@@ -14,9 +14,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -30,6 +32,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/diskspace"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/storage/volume/tree"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -244,42 +247,71 @@ func writeWork(dir string, c host.Content) error {
 		}
 	}
 	for _, f := range c.Work {
-		name := filepath.FromSlash(f.Path)
-		if _, err := root.Lstat(name); err == nil && !f.Replace {
-			continue
-		}
-		parents := strings.Split(filepath.Dir(name), string(filepath.Separator))
-		for i := range parents {
-			d := filepath.Join(parents[:i+1]...)
-			if d == "." {
-				continue
-			}
-			mode := fs.FileMode(0o755)
-			if parents[0] == ".ssh" {
-				mode = 0o700
-			}
-			err := root.Mkdir(d, mode)
-			if errors.Is(err, fs.ErrExist) {
-				continue
-			}
-			if err == nil {
-				err = own(d)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if err := root.WriteFile(name, f.Data, f.Mode); err != nil {
-			return fmt.Errorf("write %s into the home: %w", f.Path, err)
-		}
-		if err := root.Chmod(name, f.Mode); err != nil {
-			return err
-		}
-		if err := own(name); err != nil {
-			return err
+		if err := writeFile(root, f, own); err != nil {
+			return homesFault(f.Path, err)
 		}
 	}
 	return nil
+}
+
+// writeFile writes one file with the directories above it. One that is there stays, unless it is to be replaced.
+func writeFile(root *os.Root, f host.File, own func(name string) error) error {
+	name := filepath.FromSlash(f.Path)
+	if _, err := root.Lstat(name); err == nil && !f.Replace {
+		return nil
+	}
+	parents := strings.Split(filepath.Dir(name), string(filepath.Separator))
+	for i := range parents {
+		d := filepath.Join(parents[:i+1]...)
+		if d == "." {
+			continue
+		}
+		mode := fs.FileMode(0o755)
+		if parents[0] == ".ssh" {
+			mode = 0o700
+		}
+		err := root.Mkdir(d, mode)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err == nil {
+			err = own(d)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// What is there may be a pipe, which would hold the writer for ever, or a link: it goes, and the file is made anew.
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	w, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.Mode)
+	if err != nil {
+		return err
+	}
+	if _, err = w.Write(f.Data); err == nil {
+		err = w.Chmod(f.Mode)
+	}
+	if cerr := w.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return own(name)
+}
+
+// hostsErrors are those that a home's disk or the host has, whatever lies in the home.
+var hostsErrors = []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ENFILE, syscall.EMFILE, syscall.ENOMEM}
+
+// homesFault says that a file cannot be written for what the session's user, or the owner of dotfiles, has put where it belongs: a
+// directory, a link that leads out of the home, a file in place of a directory. It would be the same on every host.
+func homesFault(path string, err error) error {
+	if slices.ContainsFunc(hostsErrors, func(e error) bool { return errors.Is(err, e) }) {
+		return fmt.Errorf("write %s into the home: %w", path, err)
+	}
+	return fault.Invalidf("the file %.200s cannot be written into the session's home", path).WithReason(host.ReasonHome).WithCause(err).
+		WithNext("look for two dotfiles of which one lies inside the other, and for links and directories in the home where a dotfile belongs")
 }
 
 // AddConfig adds a file to an existing kernel's /home/config.
@@ -327,11 +359,22 @@ func (r *Root) Reap(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := os.RemoveAll(filepath.Join(r.dir, gone, e.Name())); err != nil {
+		if err := removeTree(ctx, filepath.Join(r.dir, gone), e.Name()); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// removeTree deletes what users may have filled: it holds few files open and uses little memory, however deep the tree is.
+func removeTree(ctx context.Context, dir, name string) error {
+	parent, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	_, _, err = tree.Remove(ctx, parent, name, math.MaxInt)
+	return err
 }
 
 // Gone counts what waits to be deleted.
@@ -396,12 +439,12 @@ func (r *Root) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
 	return &res, nil
 }
 
-// Traces reads the markers that the runner of one generation left; there are none when the directory is of another generation.
+// Traces reads the markers that the runner of one generation left.
 func (r *Root) Traces(kernel cluster.KernelID, g int64) (host.Traces, error) {
 	l := r.Layout(kernel)
 	have, err := os.ReadFile(filepath.Join(l.Dir, generation))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(have) != strconv.FormatInt(g, 10) {
-		return host.Traces{}, nil
+		return host.Traces{Absent: true}, nil
 	}
 	if err != nil {
 		return host.Traces{}, fmt.Errorf("read the runner's markers: %w", err)

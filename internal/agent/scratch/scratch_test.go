@@ -21,6 +21,7 @@ import (
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -43,10 +44,92 @@ func TestHomeOfTheUserLeadsNowhere(t *testing.T) {
 	// The user replaces a directory by a link before the restart.
 	require.NoError(t, os.Symlink(outside, filepath.Join(l.Work, ".ssh")))
 	_, err = root.Prepare(kernel, content(2, host.File{Path: ".ssh/authorized_keys", Mode: 0o600, Data: []byte("key"), Replace: true}))
-	require.Error(t, err)
+	refused(t, err)
 	entries, err := os.ReadDir(outside)
 	require.NoError(t, err)
 	require.Empty(t, entries)
+}
+
+// refused: it is the session's own fault, on this host as on every other.
+func refused(t *testing.T, err error) {
+	t.Helper()
+	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+	require.Equal(t, host.ReasonHome, fault.ReasonOf(err))
+	require.NotEmpty(t, fault.NextOf(err))
+}
+
+// TestHostileHomes: what a user leaves in the home, or writes as dotfiles, neither holds up the agent nor counts as its failure.
+func TestHostileHomes(t *testing.T) {
+	t.Parallel()
+	dotfile := func(path string) host.File {
+		return host.File{Path: path, Mode: 0o640, Data: []byte("new"), Replace: true}
+	}
+	for name, c := range map[string]struct {
+		spoil   func(home string) error
+		files   []host.File
+		refused bool
+	}{
+		"a pipe in place of a file": {spoil: func(home string) error { return unix.Mkfifo(filepath.Join(home, "bootstrap.sh"), 0o666) },
+			files: []host.File{dotfile("bootstrap.sh")}},
+		"a link in place of a file": {spoil: func(home string) error { return os.Symlink("/etc/passwd", filepath.Join(home, "bootstrap.sh")) },
+			files: []host.File{dotfile("bootstrap.sh")}},
+		"a directory in place of a file": {spoil: func(home string) error { return os.MkdirAll(filepath.Join(home, "bootstrap.sh", "x"), 0o755) },
+			files: []host.File{dotfile("bootstrap.sh")}, refused: true},
+		"a pipe in place of a directory": {spoil: func(home string) error { return unix.Mkfifo(filepath.Join(home, ".ssh"), 0o666) },
+			files: []host.File{dotfile(".ssh/authorized_keys")}, refused: true},
+		"a dotfile inside another": {files: []host.File{dotfile(".bashrc"), dotfile(".bashrc/x")}, refused: true},
+		"a long name":              {files: []host.File{dotfile(strings.Repeat("x", 300))}, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root, err := scratch.Open(t.TempDir(), 0)
+			require.NoError(t, err)
+			l, err := root.Prepare(kernel, content(1))
+			require.NoError(t, err)
+			if c.spoil != nil {
+				require.NoError(t, c.spoil(l.Work))
+			}
+			await.Return(t, func() { _, err = root.Prepare(kernel, content(2, c.files...)) })
+			if c.refused {
+				refused(t, err)
+				return
+			}
+			require.NoError(t, err)
+			fi, err := os.Lstat(filepath.Join(l.Work, c.files[0].Path))
+			require.NoError(t, err)
+			require.Equal(t, fs.FileMode(0o640), fi.Mode())
+		})
+	}
+}
+
+// TestDeepTrees: directories inside one another, as deep as a user makes them, need few open files.
+func TestDeepTrees(t *testing.T) {
+	const few = 128
+	if os.Getenv("BERTH_TEST_DEEP_TREE") == "" {
+		again := exec.Command("/proc/self/exe", "-test.run=^TestDeepTrees$")
+		again.Env = append(os.Environ(), "BERTH_TEST_DEEP_TREE=yes")
+		out, err := again.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return
+	}
+	root, err := scratch.Open(t.TempDir(), 0)
+	require.NoError(t, err)
+	l, err := root.Prepare(kernel, content(1))
+	require.NoError(t, err)
+	at, err := unix.Open(l.Work, unix.O_PATH|unix.O_DIRECTORY, 0)
+	require.NoError(t, err)
+	for range 4 * few {
+		require.NoError(t, unix.Mkdirat(at, "d", 0o755))
+		next, err := unix.Openat(at, "d", unix.O_PATH|unix.O_DIRECTORY, 0)
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(at))
+		at = next
+	}
+	require.NoError(t, unix.Close(at))
+	require.NoError(t, root.Release(kernel))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: few, Max: few}))
+	require.NoError(t, root.Reap(t.Context()))
+	require.Zero(t, root.Gone())
 }
 
 func TestFullDisk(t *testing.T) {
@@ -172,7 +255,8 @@ func TestTheUsersFilesHaveADiskOfTheirOwn(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, root.Unlimited())
 	require.DirExists(t, l.Work)
-	require.Len(t, l.Temporary, 3)
+	require.Len(t, l.Temporary, 4)
+	require.Equal(t, "/.berth/user", l.Temporary[3].Target, "the part of the runner's directory that is the user's")
 	tmp := l.Temporary[0].Path
 	require.Equal(t, "/tmp", l.Temporary[0].Target)
 	st, err := os.Stat(tmp)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"charm.land/lipgloss/v2"
 
@@ -20,6 +21,11 @@ type Table struct {
 
 // Write prints the table; titles and statuses are coloured when colour is set.
 func (t Table) Write(w io.Writer, colour bool) error {
+	for _, row := range t.Rows {
+		for i := range row {
+			row[i] = plain(row[i])
+		}
+	}
 	widths := make([]int, len(t.Titles))
 	for _, row := range append([][]string{t.Titles}, t.Rows...) {
 		for i, cell := range row {
@@ -48,6 +54,16 @@ func (t Table) Write(w io.Writer, colour bool) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// plain replaces what terminals obey: other users and agents choose many of the texts that are shown.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // statusStyle colours a cell that is a status and leaves others alone.
@@ -85,7 +101,7 @@ func (f Fields) Write(w io.Writer, colour bool) error {
 	}
 	var b strings.Builder
 	for _, p := range f {
-		name, value := p[0], p[1]
+		name, value := p[0], plain(p[1])
 		pad := strings.Repeat(" ", width-len(name)+2)
 		if colour {
 			name, value = lipgloss.NewStyle().Bold(true).Render(name), statusStyle(value)

@@ -21,6 +21,9 @@ const (
 	atOnce     = 8                // requests of a pass to proxies
 	stepTime   = 20 * time.Second // one request of a pass
 	maxBackoff = time.Minute
+	// probeEvery is how often a proxy that does not answer is asked for the sake of a folder whose own turn comes later: work goes on
+	// within seconds of its return. These attempts do not count.
+	probeEvery = 3 * time.Second
 	// maxTries is how often a proxy that does not answer is asked before the folder is given up: about three hours.
 	maxTries = 200
 	// taskLost is how old a task must be that its proxy does not know before it is taken for one that never began.
@@ -53,7 +56,9 @@ type Loop struct {
 	// uncounted holds folders (by id) and hosts whose size could not be counted, with the time of that attempt.
 	uncounted map[string]time.Time
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// probes holds folders (by id) whose proxy did not answer, with the time when it is asked again.
+	probes map[string]time.Time
 	silent map[string]bool // proxies that did not answer in this pass
 	// away holds proxies that have not answered since the given time.
 	away map[string]time.Time
@@ -63,7 +68,7 @@ type Loop struct {
 
 // NewLoop makes the loop of one leader's term.
 func (s *Service) NewLoop(commit Commit) *Loop {
-	return &Loop{s: s, commit: commit, away: map[string]time.Time{}}
+	return &Loop{s: s, commit: commit, away: map[string]time.Time{}, probes: map[string]time.Time{}}
 }
 
 // Pass looks at everything that is not settled once. live says that there was something, so the next pass should come soon.
@@ -94,15 +99,19 @@ func (l *Loop) Pass(ctx context.Context) (live bool, err error) {
 		return false, fmt.Errorf("read limits of scopes: %w", err)
 	}
 	var work []func() error
-	copying := map[string]bool{}
+	copying, waiting := map[string]bool{}, map[string]bool{}
 	for _, f := range folders {
 		if f.TaskID != nil {
 			copying[*f.TaskID] = true
 		}
-		if due(f, l.s.d.Clock()) {
-			work = append(work, func() error { return l.settle(ctx, f) })
+		waiting[f.ID] = true
+		now := l.s.d.Clock()
+		at, asked := l.probes[f.ID]
+		if turn := due(f, now); turn || asked && !now.Before(at) {
+			work = append(work, func() error { return l.settle(ctx, f, turn) })
 		}
 	}
+	maps.DeleteFunc(l.probes, func(id string, _ time.Time) bool { return !waiting[id] })
 	for _, t := range tasks {
 		if !copying[t.TaskID] {
 			work = append(work, func() error { return l.follow(ctx, t) })
@@ -195,8 +204,9 @@ func (l *Loop) unless(ctx context.Context, proxy string, step func(ctx context.C
 // errSilent means that the proxy was not asked. It does not count as an attempt.
 var errSilent = fault.Unavailablef("the storage proxy does not answer")
 
-// settle makes the next step for a folder that is being made, copied or removed, and notes a failure in its row.
-func (l *Loop) settle(ctx context.Context, f dbgen.Folder) error {
+// settle makes the next step for a folder that is being made, copied or removed, and notes a failure in its row; one that only tells that
+// its proxy is still away counts if it is the folder's turn.
+func (l *Loop) settle(ctx context.Context, f dbgen.Folder, turn bool) error {
 	host, err := cluster.ParseVolumeHost(f.Host)
 	if err != nil {
 		return err
@@ -221,6 +231,14 @@ func (l *Loop) settle(ctx context.Context, f dbgen.Folder) error {
 	}
 	if err == nil || ctx.Err() != nil {
 		return nil
+	}
+	if !definite(err) {
+		l.mu.Lock()
+		l.probes[f.ID] = l.s.d.Clock().Add(probeEvery)
+		l.mu.Unlock()
+		if !turn {
+			return nil
+		}
 	}
 	l.s.d.Log.Warn("a folder cannot go on yet", "folder", f.ID, "host", f.Host, "status", f.Status, "tried", f.Tried+1, "error", err)
 	return l.write(ctx, func(ctx context.Context, tx *store.Tx) error {

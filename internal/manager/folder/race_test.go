@@ -245,6 +245,42 @@ func TestOneProxyThatHangsHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// However long a proxy was away, what waits for it goes on within seconds of its return, and asking for it uses up no attempt.
+func TestWorkGoesOnWhenAProxyIsBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	f := r.create(r.alice, "data")
+	_, err := r.Trash(t.Context(), r.alice, "data")
+	r.must(err)
+	_, err = r.DeleteForever(t.Context(), r.alice, "data")
+	r.must(err)
+	r.proxy.set(func() { r.proxy.away = true })
+	r.sql("UPDATE folders SET tried = 9 WHERE id = $1", f.ID) // it has been away for long
+	r.pass()
+	tried := func() (n int) {
+		r.must(r.store.Pool().QueryRow(t.Context(), "SELECT tried FROM folders WHERE id = $1", f.ID).Scan(&n))
+		return n
+	}
+	if n := tried(); n != 10 {
+		t.Fatalf("tried %d times", n)
+	}
+	for range 5 {
+		r.advance(5 * time.Second)
+		r.pass()
+	}
+	if n := tried(); n != 10 {
+		t.Errorf("looking whether the proxy is back counts as %d attempts", n-10)
+	}
+	r.proxy.set(func() { r.proxy.away = false })
+	for range 5 { // within five seconds
+		r.advance(time.Second)
+		r.pass()
+	}
+	if st := r.status(f.ID); st != cluster.FolderDeleteComplete {
+		t.Errorf("the folder is %s", st)
+	}
+}
+
 // A task ends when its proxy stays away for good; one that comes back goes on with it.
 func TestATaskOfAProxyThatIsGone(t *testing.T) {
 	t.Parallel()

@@ -39,7 +39,11 @@ type siteOption func(*nouns.Deps, *httpapi.Deps)
 
 func newSite(t *testing.T, options ...siteOption) *site {
 	t.Helper()
-	st := storetest.New(t)
+	return newSiteOn(t, storetest.New(t), options...)
+}
+
+func newSiteOn(t *testing.T, st *store.Store, options ...siteOption) *site {
+	t.Helper()
 	logs := &logbook{}
 	log := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), logs), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	deps := managertest.Deps(t, st)

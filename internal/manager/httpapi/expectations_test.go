@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -72,6 +73,40 @@ func TestEventsOfASessionThatIsNotThereYet(t *testing.T) {
 	c.call("GET", "/events/session?sessionName=no-such-one&after=1", "").problem(t, 404, "object-not-found")
 	c.call("GET", "/events/session?sessionName=no-such-one&follow=false", "").problem(t, 404, "object-not-found")
 	c.call("GET", "/events/session?sessionId=00000000-0000-4000-8000-000000000000", "").problem(t, 404, "object-not-found")
+}
+
+// TestEventsOfOthersAreNotToldByName: whoever waits for a name learns neither that somebody else has such a session nor what becomes of it.
+func TestEventsOfOthersAreNotToldByName(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	eve := &cell{site: c.user("eve", "user", true)}
+	const create = `{"name":"secret-name","image":"python","enqueueOnly":true,"config":{"resources":{"cpu":"1","mem":"256m"}}}`
+	var streams []<-chan map[string]string
+	ctx, cancel := context.WithCancel(t.Context())
+	follow := func() {
+		for _, owner := range []string{"", "&owner_access_key=" + string(c.admin.AccessKey)} {
+			live, err := eve.events(ctx, "/events/session?sessionName=secret-name"+owner, nil)
+			require.NoError(t, err)
+			streams = append(streams, live)
+		}
+	}
+	follow() // before it is there
+	require.Equal(t, 201, c.call("POST", "/session", create).status)
+	follow() // and while it is
+	require.Equal(t, 200, c.call("DELETE", "/session/secret-name?wait=0", "").status)
+	own, err := eve.events(ctx, "/events/session?sessionName=own-name", nil)
+	require.NoError(t, err)
+	require.Equal(t, 201, eve.call("POST", "/session", strings.ReplaceAll(create, "secret-name", "own-name")).status)
+	require.Contains(t, next(t, own)["data"], "own-name", "what came later is there")
+	cancel()
+	for _, live := range streams {
+		for e := range live {
+			t.Errorf("eve was told %v", e)
+		}
+	}
+	a := eve.call("PUT", "/session/secret-name/lease?owner_access_key="+string(c.admin.AccessKey), `{"seconds":60}`)
+	a.problem(t, 404, "object-not-found")
+	eve.call("DELETE", "/session/secret-name?forced=true&owner_access_key="+string(c.admin.AccessKey), "").problem(t, 404, "object-not-found")
 }
 
 func TestDestroyAnswersWhenTheContainersAreGone(t *testing.T) {

@@ -33,6 +33,7 @@ import (
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/runner"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -128,8 +129,13 @@ const testAgent = cluster.AgentID("i-test")
 
 func newCell(t *testing.T, options ...siteOption) *cell {
 	t.Helper()
+	return newCellOn(t, storetest.New(t), options...)
+}
+
+func newCellOn(t *testing.T, st *store.Store, options ...siteOption) *cell {
+	t.Helper()
 	n := startNode(t)
-	s := newSite(t, append(options, func(d *nouns.Deps, _ *httpapi.Deps) { d.Streams = n })...)
+	s := newSiteOn(t, st, append(options, func(d *nouns.Deps, _ *httpapi.Deps) { d.Streams = n })...)
 	c := &cell{site: s, node: n, nodes: s.nouns.Reports}
 	python := []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: managertest.Digest(1), Architecture: "x86_64", SizeBytes: 1,
 		Labels: map[string]string{

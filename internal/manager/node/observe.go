@@ -81,6 +81,11 @@ func (n *Reports) observe(ctx context.Context, l *store.Locked, list []reported)
 					return err
 				}
 			}
+			if o.OOMKilled {
+				if err := k.OutOfMemory(ctx, o.Detail); err != nil {
+					return err
+				}
+			}
 			if o.Batch && o.ExitCode != nil {
 				// The job is done although its container still runs: end the session.
 				if err := batchResult(ctx, l, o); err != nil {

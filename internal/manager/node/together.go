@@ -52,8 +52,9 @@ type reported struct {
 	cluster.KernelObservation
 	agent cluster.AgentID
 	from  *report
-	// starts: its container runs now and did not before. quarantined: the agent was set aside when the report came.
-	starts, quarantined bool
+	// starts: its container runs now and did not before. again: it ran before, in an earlier generation or this one. quarantined: the
+	// agent was set aside when the report came.
+	starts, again, quarantined bool
 }
 
 // storeReports stores some agents' reports, together when all goes well.
@@ -129,10 +130,12 @@ func (n *Reports) sort(ctx context.Context, batch []*report, trials *trials) (ma
 		return nil, nil, fmt.Errorf("read observed kernels: %w", err)
 	}
 	known := make(map[cluster.KernelID]dbgen.KernelsByIDRow, len(rows))
-	forget := &removals{owed: map[cluster.KernelID]bool{}}
+	forget := &removals{owed: map[cluster.KernelID]string{}}
 	for _, r := range rows {
 		known[cluster.KernelID(r.ID)] = r
-		forget.owed[cluster.KernelID(r.ID)] = r.HasRemovals
+		if r.HasRemovals {
+			forget.owed[cluster.KernelID(r.ID)] = r.SessionID
+		}
 	}
 	bySession := map[cluster.SessionID][]reported{}
 	for _, r := range batch {
@@ -162,7 +165,7 @@ func (n *Reports) sort(ctx context.Context, batch []*report, trials *trials) (ma
 			case o.Generation == row.Generation && quiet(r.agent, row, o):
 			default:
 				id := cluster.SessionID(row.SessionID)
-				bySession[id] = append(bySession[id], reported{o, r.agent, r, starts(row, o), quarantined[r.agent]})
+				bySession[id] = append(bySession[id], reported{o, r.agent, r, starts(row, o), row.HasStarted, quarantined[r.agent]})
 			}
 		}
 	}
@@ -211,15 +214,19 @@ func (n *Reports) observeSessions(ctx context.Context, ids []cluster.SessionID,
 
 // removals are generations that agents no longer have.
 type removals struct {
-	owed        map[cluster.KernelID]bool // some agent must remove something of the kernel
+	owed        map[cluster.KernelID]string // the sessions of kernels of which some agent must remove something
 	agents, ids []string
+	sessions    []string
 	generations []int64
 }
 
 func (r *removals) add(agent cluster.AgentID, kernel cluster.KernelID, generation int64) {
-	if r.owed[kernel] {
-		r.agents, r.ids, r.generations = append(r.agents, string(agent)), append(r.ids, string(kernel)), append(r.generations, generation)
+	session, owed := r.owed[kernel]
+	if !owed {
+		return
 	}
+	r.agents, r.ids, r.generations = append(r.agents, string(agent)), append(r.ids, string(kernel)), append(r.generations, generation)
+	r.sessions = append(r.sessions, session)
 }
 
 func (r *removals) store(ctx context.Context, s *store.Store) error {
@@ -230,5 +237,8 @@ func (r *removals) store(ctx context.Context, s *store.Store) error {
 		return fmt.Errorf("note removals: %w", err)
 	}
 	s.Wake(store.TopicSchedule) // what was removed holds nothing any more
+	for _, id := range r.sessions {
+		s.Wake(store.SessionTopic(id)) // whoever waits for the end of the containers
+	}
 	return nil
 }

@@ -98,3 +98,43 @@ func TestADeposedLeaderStops(t *testing.T) {
 		require.ErrorIs(t, stop(), ErrDeposed)
 	})
 }
+
+// TestALeaderThatReachesNoDatabaseResigns: after ten seconds without an answer, refused or not given, also when answers came before.
+func TestALeaderThatReachesNoDatabaseResigns(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("refused")
+	for name, c := range map[string]struct {
+		check func(ctx context.Context, since time.Duration) error
+		ends  time.Duration
+		err   error
+	}{
+		"refused": {func(context.Context, time.Duration) error { return refused }, 12 * time.Second, refused},
+		"no answer": {func(ctx context.Context, _ time.Duration) error { <-ctx.Done(); return ctx.Err() }, 10 * time.Second,
+			context.DeadlineExceeded},
+		"refused after a minute": {func(_ context.Context, since time.Duration) error {
+			if since > time.Minute {
+				return refused
+			}
+			return nil
+		}, 72 * time.Second, refused},
+		"away for nine seconds": {func(_ context.Context, since time.Duration) error {
+			if since > 30*time.Second && since < 39*time.Second {
+				return refused
+			}
+			return nil
+		}, 5 * time.Minute, nil},
+		"deposed": {func(context.Context, time.Duration) error { return ErrDeposed }, 3 * time.Second, ErrDeposed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				err := Hold(ctx, chassis.RealClock(), func(ctx context.Context) error { return c.check(ctx, time.Since(began)) })
+				require.ErrorIs(t, err, c.err)
+				require.Equal(t, c.ends, time.Since(began))
+			})
+		})
+	}
+}

@@ -62,10 +62,12 @@ func (l *Leader) term(ctx context.Context) error {
 		}()
 	}
 	var token int64
-	err := l.deps.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+	take, taken := context.WithTimeout(ctx, silenceLimit)
+	err := l.deps.Store.Tx(take, func(ctx context.Context, tx *store.Tx) (err error) {
 		token, err = tx.TakeLeadership(ctx, l.deps.Holder)
 		return err
 	})
+	taken()
 	if err != nil {
 		return fmt.Errorf("take leadership: %w", err)
 	}
@@ -92,8 +94,14 @@ func (l *Leader) campaign(ctx context.Context, election *concurrency.Election) e
 // lead runs the loops until ctx ends or one finds that another manager leads.
 func (l *Leader) lead(ctx context.Context, cancel context.CancelFunc, token int64) error {
 	term := NewTerm(l.deps.Store, token, l.deps.Holder)
-	errs := make([]error, len(l.deps.Loops))
+	errs := make([]error, len(l.deps.Loops)+1)
 	var wg sync.WaitGroup
+	if l.deps.Etcd != nil { // alone there is nobody to give the lead to
+		wg.Go(func() {
+			defer cancel()
+			errs[len(l.deps.Loops)] = Hold(ctx, l.deps.Clock, term.Check)
+		})
+	}
 	for i, loop := range l.deps.Loops {
 		wg.Go(func() {
 			defer cancel()
@@ -102,4 +110,35 @@ func (l *Leader) lead(ctx context.Context, cancel context.CancelFunc, token int6
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+const (
+	// checkEvery is how often a leader asks the database whether it still leads.
+	checkEvery = 3 * time.Second
+	// silenceLimit is how long a manager leads, or waits for its turn to, without an answer of the database. The lease in etcd says nothing
+	// about the way to the database, and another manager may have one.
+	silenceLimit = 10 * time.Second
+)
+
+// Hold returns when a leader must not go on: another manager leads, or the database has not answered for too long. It returns nil when
+// ctx ends. check is Term.Check.
+func Hold(ctx context.Context, clock chassis.Clock, check func(ctx context.Context) error) error {
+	answered := clock.Now()
+	for chassis.Wait(ctx, clock, checkEvery) == nil {
+		asked := clock.Now()
+		limit, done := context.WithTimeout(ctx, max(silenceLimit-asked.Sub(answered), time.Second))
+		err := check(limit)
+		done()
+		switch {
+		case err == nil:
+			answered = asked
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ErrDeposed):
+			return err
+		case clock.Now().Sub(answered) >= silenceLimit:
+			return fmt.Errorf("the database has not answered this leader for %s: %w", silenceLimit, err)
+		}
+	}
+	return nil
 }

@@ -15,7 +15,10 @@ import (
 // defaults are what a request gets for the amounts that it does not name. Presets are read only when something is open.
 func (q *lookups) defaults(ctx context.Context, r request.Session, groups []string, l limits, project dbgen.Project, architecture string,
 	agents []dbgen.LargestAgentsRow) (request.Defaults, error) {
-	d := request.Defaults{Most: defaultBounds(r, l, project, architecture, agents)}
+	candidates := slices.DeleteFunc(slices.Clone(agents), func(a dbgen.LargestAgentsRow) bool {
+		return a.Status != cluster.AgentAlive || !a.Schedulable || architecture != "" && a.Architecture != architecture
+	})
+	d := request.Defaults{Most: defaultBounds(r, l, project, candidates), Part: defaultPart(candidates)}
 	_, cpu := r.Resources[string(cluster.SlotCPU)]
 	_, mem := r.Resources[string(cluster.SlotMem)]
 	if cpu && mem && r.Preset == "" {
@@ -59,7 +62,7 @@ func presetNamed(presets []dbgen.ResourcePreset, ref string) (found dbgen.Resour
 
 // defaultBounds are the amounts that a kernel's defaults stay within, so that a session that names no amounts can start: what
 // policies and the project allow, and what the smallest agent that could run it has.
-func defaultBounds(r request.Session, l limits, project dbgen.Project, architecture string, agents []dbgen.LargestAgentsRow) cluster.Slots {
+func defaultBounds(r request.Session, l limits, project dbgen.Project, agents []dbgen.LargestAgentsRow) cluster.Slots {
 	out := cluster.Slots{}
 	lower := func(all cluster.Slots, n int) {
 		for _, slot := range []cluster.SlotName{cluster.SlotCPU, cluster.SlotMem} {
@@ -79,8 +82,18 @@ func defaultBounds(r request.Session, l limits, project dbgen.Project, architect
 		together = r.ClusterSize
 	}
 	for _, a := range agents {
-		if a.Status == cluster.AgentAlive && a.Schedulable && (a.Architecture == architecture || architecture == "") {
-			lower(a.Capacity, together)
+		lower(a.Capacity, together)
+	}
+	return out
+}
+
+// defaultPart is the memory of a kernel that names none, so that the smallest agent has room for others.
+func defaultPart(agents []dbgen.LargestAgentsRow) cluster.Slots {
+	out := cluster.Slots{}
+	for _, a := range agents {
+		mem, had := a.Capacity[cluster.SlotMem], out[cluster.SlotMem]
+		if part := request.PartOfAgent(mem); mem > 0 && (had == 0 || part < had) {
+			out[cluster.SlotMem] = part
 		}
 	}
 	return out

@@ -100,7 +100,7 @@ func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-c
 		}
 		replayed := map[int64]struct{}{}
 		if !f.FromNow {
-			if err := s.replay(ctx, session, f.After, func(e hubEvent) bool {
+			if err := s.replay(ctx, a, session, f.After, func(e hubEvent) bool {
 				replayed[e.Seq] = struct{}{}
 				return !want(e) || send(e.Event)
 			}); err != nil {
@@ -136,13 +136,20 @@ func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-c
 // maxReplay bounds what a resuming reader gets again.
 const maxReplay = 100_000
 
-func (s *Service) replay(ctx context.Context, session cluster.SessionID, after int64, each func(hubEvent) bool) error {
+func (s *Service) replay(ctx context.Context, a authz.Actor, session cluster.SessionID, after int64, each func(hubEvent) bool) error {
 	for n := 0; n < maxReplay; {
 		var rows []dbgen.EventsOfSessionAfterRow
 		var err error
-		if session != "" {
+		switch {
+		case session != "":
 			rows, err = s.d.Store.EventsOfSessionAfter(ctx, string(session), after, eventPage)
-		} else {
+		case a.Role == authz.RoleUser: // who sees no others' sessions does not have theirs read
+			var own []dbgen.EventsOfUserAfterRow
+			own, err = s.d.Store.EventsOfUserAfter(ctx, after, eventPage, string(a.UserID))
+			for _, r := range own {
+				rows = append(rows, dbgen.EventsOfSessionAfterRow(r))
+			}
+		default:
 			var all []dbgen.EventsAfterRow
 			all, err = s.d.Store.EventsAfter(ctx, after, eventPage)
 			for _, r := range all {

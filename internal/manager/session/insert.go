@@ -151,8 +151,13 @@ func (s *Service) insertKnown(ctx context.Context, plans []*sessionPlan) (map[st
 		if len(missing) == 0 {
 			return there, nil
 		}
-		if _, err = s.insertSessions(ctx, s.d.Store.Queries, missing); err == nil || store.Duplicate(err, "") {
-			stored, _, err = s.storedOf(ctx, plans) // the first statement may have stored some meanwhile
+		switch _, err = s.insertSessions(ctx, s.d.Store.Queries, missing); {
+		case err == nil, store.Duplicate(err, ""):
+			if stored, _, err = s.storedOf(ctx, plans); err != nil { // the first statement may have stored some meanwhile
+				return nil, unknownCreation(err)
+			}
+		case !store.Unknown(err):
+			return nil, unknownCreation(err) // whatever kept this one from being stored: the first statement may still run
 		}
 	}
 	if store.Unknown(err) {

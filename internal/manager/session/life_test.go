@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestLifeOfAnInteractiveSession(t *testing.T) {
@@ -172,6 +174,38 @@ func TestBatchSessionsEndWithTheirResult(t *testing.T) {
 	w.Clean()
 }
 
+// TestOutOfMemoryOfASessionThatGoesOn: processes that are killed for want of memory are named while their session runs, and told once in
+// each start of a kernel.
+func TestOutOfMemoryOfASessionThatGoesOn(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	id := w.Running("starved", "a1")
+	told := func() (n int) {
+		_, kernel := w.EventNames(id)
+		for _, e := range kernel {
+			if e == string(cluster.KernelOutOfMemory) {
+				n++
+			}
+		}
+		return n
+	}
+	short := func(o *cluster.KernelObservation) {
+		o.OOMKilled, o.Detail = true, "a process was killed: out of memory"
+	}
+	w.Report(id, "a1", cluster.PhaseRunning, short)
+	v := w.Session(id)
+	require.Equal(t, cluster.Running, v.Status)
+	require.Equal(t, "a process was killed: out of memory", v.StatusInfo)
+	require.True(t, v.MainKernel().OOMKilled)
+	require.Equal(t, 1, told())
+	w.Report(id, "a1", cluster.PhaseRunning, short)
+	w.Report(id, "a1", cluster.PhaseRunning, short, func(o *cluster.KernelObservation) { o.Detail = "the disk is full" })
+	require.Equal(t, "the disk is full", w.Session(id).StatusInfo)
+	require.Equal(t, 1, told(), "once is enough")
+	w.Clean()
+}
+
 func TestFailuresAreRetriedElsewhere(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)
@@ -326,6 +360,54 @@ func TestAStartEndsTheTrialOfALostAgent(t *testing.T) {
 	lose()
 	w.Report(id, "a1", cluster.PhaseRunning)
 	require.NotEqual(t, "{}", trial(), "what ran before has not started now")
+}
+
+// TestRestartsThatFailAreNotTheAgents: what a session left in its home may keep it from starting again. Its owner could close agents so.
+func TestRestartsThatFailAreNotTheAgents(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	trial := func() (raw string) {
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), "SELECT trial::text FROM agents WHERE id = 'a1'").Scan(&raw))
+		return raw
+	}
+	fail := func(name string, agents bool) {
+		t.Helper()
+		id := w.Running(name, "a1")
+		_, err := w.Sessions.Restart(t.Context(), w.Admin, string(id), "")
+		require.NoError(t, err)
+		w.Report(id, "a1", cluster.PhaseEnded, func(o *cluster.KernelObservation) {
+			o.Failed, o.RetryElsewhere, o.AgentsFault, o.Detail = true, true, agents, "strange"
+		})
+		require.Equal(t, cluster.Error, w.Session(id).Status)
+	}
+	for i := range cluster.QuarantineAfter {
+		fail(fmt.Sprintf("again-%d", i), false)
+	}
+	require.Equal(t, "{}", trial())
+	fail("disk-full", true)
+	require.Contains(t, trial(), "certain", "its agent says so itself")
+}
+
+// TestWhoWaitsForRemovalsIsTold: requests that wait for the end of containers do not ask the database again and again.
+func TestWhoWaitsForRemovalsIsTold(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Sessions.LookForRemovals(time.Hour)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	id := w.Running("removed", "a1")
+	_, err := w.Sessions.Destroy(t.Context(), w.Admin, string(id), session.DestroyOptions{Forced: true})
+	require.NoError(t, err)
+	_, timedOut, err := w.Sessions.Wait(t.Context(), w.Admin, id, session.UntilRemoved, time.Millisecond)
+	require.NoError(t, err)
+	require.True(t, timedOut)
+	done := make(chan bool, 1)
+	go func() { // shorter than the time between looks without a hint
+		_, timedOut, err := w.Sessions.Wait(t.Context(), w.Admin, id, session.UntilRemoved, 8*time.Second)
+		done <- err == nil && !timedOut
+	}()
+	w.Report(id, "a1", cluster.PhaseEnded, managertest.Ended(0, ""))
+	require.True(t, await.Value(t, done))
 }
 
 func TestKernelsMissingFromTwoFullReportsAreGone(t *testing.T) {

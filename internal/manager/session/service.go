@@ -92,6 +92,8 @@ type Service struct {
 	uses   Uses
 	// routes are the ways to runners.
 	routes *recent.Cache[routeKey, route]
+	// removalPause is the constant of that name.
+	removalPause time.Duration
 	// creations are requests for sessions on their way to a shared commit.
 	creations *store.Group[*creation]
 }
@@ -102,7 +104,7 @@ func New(d Deps) (*Service, error) {
 		d.Log == nil {
 		return nil, fault.New(fault.Internal, "session: a required dependency is missing")
 	}
-	s := &Service{d: d, hub: newHub(d.Store, d.Log), routes: recent.New[routeKey, route](d.Store.ActorsTurn)}
+	s := &Service{d: d, hub: newHub(d.Store, d.Log), routes: recent.New[routeKey, route](d.Store.ActorsTurn), removalPause: removalPause}
 	s.hub.changed = s.forgetRoutes
 	s.creations = store.NewGroup(maxCreations, s.create)
 	return s, nil

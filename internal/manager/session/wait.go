@@ -24,8 +24,9 @@ const (
 	UntilRemoved
 )
 
-// removalPause is the time between two looks whether agents have removed the containers of a session that has ended.
-const removalPause = 100 * time.Millisecond
+// removalPause is the time between two looks whether agents have removed the containers of a session that has ended, without a hint. It
+// is not short: one caller may have hundreds of requests that wait.
+const removalPause = time.Second
 
 // reached reports whether the status is what a waiter waits for; of UntilRemoved it is only the first half.
 func (u Until) reached(st cluster.Status) bool {
@@ -86,7 +87,7 @@ func (s *Service) Wait(ctx context.Context, a authz.Actor, id cluster.SessionID,
 			if !held {
 				return st, false, nil
 			}
-			pause = time.After(removalPause)
+			pause = time.After(s.removalPause)
 		}
 		select {
 		case <-changed:

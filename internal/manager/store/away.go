@@ -25,6 +25,11 @@ const (
 	// connectTimeout bounds one attempt to connect; deadAfter is when a server that acknowledges nothing counts as dead.
 	connectTimeout = 5 * time.Second
 	deadAfter      = 15 * time.Second
+	// statementPatience bounds one statement. A server may hold its connections and say nothing: a process that is stopped, a disk that
+	// hangs. Whoever asks must not wait for it with a connection of the pool.
+	statementPatience = 30 * time.Second
+	// transactions have so many times as long.
+	transactionFactor = 4
 )
 
 // away makes the error of a database that cannot be used now.
@@ -99,8 +104,9 @@ func Away(err error) bool { return fault.ReasonOf(err) == fault.DatabaseAway }
 
 // outage notes since when nothing reaches PostgreSQL.
 type outage struct {
-	mu    sync.Mutex
-	since time.Time
+	patience time.Duration
+	mu       sync.Mutex
+	since    time.Time
 }
 
 // saw notes an outcome and reports whether whoever has not begun anything may wait for the end of an outage.
@@ -114,7 +120,7 @@ func (o *outage) saw(err error) (wait bool) {
 	if o.since.IsZero() {
 		o.since = time.Now()
 	}
-	return time.Since(o.since) < outagePatience
+	return time.Since(o.since) < o.patience
 }
 
 // patiently calls fn, which changes nothing, until PostgreSQL is there, the outage has lasted for long, or ctx ends.
@@ -140,8 +146,9 @@ func refusesConnections(err error) bool {
 
 // translated is access to PostgreSQL whose errors have passed wrap. Reads wait for the end of a short outage.
 type translated struct {
-	db     dbgen.DBTX
-	outage *outage // nil within a transaction, whose connection does not come back
+	db       dbgen.DBTX
+	outage   *outage // nil within a transaction, whose connection does not come back
+	patience time.Duration
 }
 
 // reads reports that a statement only reads, so that it may be sent again.
@@ -174,22 +181,28 @@ func (t *translated) do(ctx context.Context, sql string, fn func() error) error 
 
 // Exec implements dbgen.DBTX.
 func (t *translated) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	ctx, cancel := context.WithTimeout(ctx, t.patience)
+	defer cancel()
 	err = t.do(ctx, sql, func() (err error) { tag, err = t.db.Exec(ctx, sql, args...); return err })
 	return tag, err
 }
 
 // Query implements dbgen.DBTX.
 func (t *translated) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
+	ctx, cancel := context.WithTimeout(ctx, t.patience)
 	err = t.do(ctx, sql, func() (err error) { rows, err = t.db.Query(ctx, sql, args...); return err })
 	if err != nil {
+		cancel()
 		return rows, err
 	}
-	return translatedRows{rows, t.outage != nil && !reads(sql)}, nil
+	return translatedRows{rows, t.outage != nil && !reads(sql), cancel}, nil
 }
 
 // QueryRow implements dbgen.DBTX.
 func (t *translated) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return translatedRow(func(dest ...any) error {
+		ctx, cancel := context.WithTimeout(ctx, t.patience)
+		defer cancel()
 		return t.do(ctx, sql, func() error { return t.db.QueryRow(ctx, sql, args...).Scan(dest...) })
 	})
 }
@@ -202,6 +215,13 @@ func (r translatedRow) Scan(dest ...any) error { return r(dest...) }
 type translatedRows struct {
 	pgx.Rows
 	writes bool // the statement is a transaction of its own
+	cancel context.CancelFunc
+}
+
+// Close implements pgx.Rows.
+func (r translatedRows) Close() {
+	r.Rows.Close()
+	r.cancel()
 }
 
 // Err implements pgx.Rows.

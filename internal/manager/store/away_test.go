@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // TestADatabaseThatIsAway: whatever keeps PostgreSQL from serving is Unavailable, reads wait for the end of a short outage, and everything
@@ -73,6 +75,36 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	err = <-broken
 	unavailable(t, err)
 	require.True(t, store.Unknown(err), "%v", err)
+}
+
+// TestADatabaseThatSaysNothing: a server that keeps its connections and does not answer is away as well, after a bounded time.
+func TestADatabaseThatSaysNothing(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s, err := store.Open(ctx, store.Config{DSN: storetest.DSN(t), SkipMigrations: true, MaxConns: 2,
+		StatementPatience: 100 * time.Millisecond},
+		slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	defer s.Close()
+	await.Return(t, func() {
+		unavailable(t, execute(ctx, s, "SELECT pg_sleep(3600)"))
+		err := execute(ctx, s, "DO $$ BEGIN PERFORM pg_sleep(3600); END $$")
+		unavailable(t, err)
+		require.True(t, store.Unknown(err), "%v", err)
+		rows, err := s.DB().Query(ctx, "SELECT pg_sleep(3600)")
+		if err == nil {
+			require.False(t, rows.Next())
+			err = rows.Err()
+			rows.Close()
+		}
+		unavailable(t, err)
+		unavailable(t, s.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.DB().Exec(ctx, "SELECT pg_sleep(3600)")
+			return err
+		}))
+	})
+	await.Return(t, func() { _, err = s.DB().Exec(ctx, "SELECT 1") })
+	require.NoError(t, err, "no connection of the pool is lost")
 }
 
 func execute(ctx context.Context, s *store.Store, sql string) error {

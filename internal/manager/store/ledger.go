@@ -446,6 +446,21 @@ func (k *LockedKernel) Wait(ctx context.Context, what string) error {
 	return nil
 }
 
+// OutOfMemory notes, once in each generation, that processes of a kernel that runs were killed for want of memory, and tells of it.
+func (k *LockedKernel) OutOfMemory(ctx context.Context, detail string) error {
+	if k.OomKilled || k.Status != cluster.Running {
+		return nil
+	}
+	if err := k.s.tx.NoteOutOfMemory(ctx, k.ID); err != nil {
+		return fmt.Errorf("note that kernel %s is short of memory: %w", k.ID, err)
+	}
+	k.OomKilled = true
+	k.s.tx.writes.addEvent(cluster.SessionID(k.SessionID), cluster.KernelID(k.ID), cluster.KernelOutOfMemory, k.Status,
+		cluster.ReasonOutOfMemory, detail)
+	k.s.tx.Wake(TopicEvents, SessionTopic(k.SessionID))
+	return nil
+}
+
 // Seen forgets that full reports lacked the kernel.
 func (k *LockedKernel) Seen(ctx context.Context) error {
 	if k.Absences == 0 {

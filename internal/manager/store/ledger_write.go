@@ -185,6 +185,13 @@ func (w *writes) addResult(id cluster.SessionID, status cluster.Status, result c
 	return nil
 }
 
+// addEvent tells of something that happened to a kernel and moved nothing.
+func (w *writes) addEvent(session cluster.SessionID, kernel cluster.KernelID, event cluster.EventName, status cluster.Status,
+	reason cluster.Reason, detail string) {
+	w.events = append(w.events, eventWrite{session: session, kernel: kernel, event: event, from: status, to: status, reason: string(reason),
+		detail: Text(detail), exitCode: absent})
+}
+
 func (w *writes) call(id cluster.SessionID, event cluster.EventName) {
 	if name := callbackEvent(event); name != "" {
 		w.callbacks = append(w.callbacks, callbackWrite{id, name})

@@ -7,6 +7,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -40,8 +41,12 @@ type Config struct {
 	DSN string
 	// MaxConns bounds the pool; 0 means 16.
 	MaxConns int32
+	// StatementPatience bounds one statement; 0 means 30 s.
+	StatementPatience time.Duration
 	// SkipMigrations leaves the schema as it is (tests that clone a migrated template).
 	SkipMigrations bool
+	// Patience is how long into an outage reads wait for its end; 0 means five seconds.
+	Patience time.Duration
 }
 
 // Validate reports what is wrong with the configuration.
@@ -62,8 +67,9 @@ type Store struct {
 	pool  *pgxpool.Pool
 	log   *slog.Logger
 	wakes *wakes
-	// outage tells how long PostgreSQL has been away.
-	outage outage
+	// outage tells how long PostgreSQL has been away, patience bounds one statement.
+	outage   outage
+	patience time.Duration
 	// actorsTurn is that of ActorsTurn.
 	actorsTurn atomic.Uint64
 }
@@ -95,7 +101,10 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 			params[k] = v
 		}
 	}
-	s := &Store{log: log, wakes: newWakes()}
+	s := &Store{log: log, wakes: newWakes(), outage: outage{patience: outagePatience}, patience: cmp.Or(c.StatementPatience, statementPatience)}
+	if c.Patience > 0 {
+		s.outage.patience = c.Patience
+	}
 	s.listenForActors(pc)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
@@ -116,7 +125,9 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 func (s *Store) Close() { s.pool.Close() }
 
 // DB gives direct access for queries that are composed at run time (lists with filters).
-func (s *Store) DB() dbgen.DBTX { return noted{&translated{db: s.pool, outage: &s.outage}, s} }
+func (s *Store) DB() dbgen.DBTX {
+	return noted{&translated{db: s.pool, outage: &s.outage, patience: s.patience}, s}
+}
 
 // Log is where what concerns nobody's request is told.
 func (s *Store) Log() *slog.Logger { return s.log }

@@ -49,6 +49,8 @@ func (s *Store) Tx(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 }
 
 func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, transactionFactor*s.patience)
+	defer cancel()
 	var raw pgx.Tx
 	note := NoteOf(ctx)
 	err := s.outage.patiently(ctx, func() (err error) { raw, err = s.pool.BeginTx(ctx, note.options()); return err })

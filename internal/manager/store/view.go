@@ -12,6 +12,8 @@ import (
 
 // View runs fn with queries that all see the database as of one instant and cannot change it.
 func (s *Store) View(ctx context.Context, fn func(ctx context.Context, q *dbgen.Queries) error) error {
+	ctx, cancel := context.WithTimeout(ctx, transactionFactor*s.patience)
+	defer cancel()
 	var raw pgx.Tx
 	err := s.outage.patiently(ctx, func() (err error) {
 		raw, err = s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})

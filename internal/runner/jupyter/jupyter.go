@@ -24,6 +24,9 @@ import (
 	"berth.dev/berth/internal/runner/zmtp"
 )
 
+// askAgain is how long a kernel's answer may be late on the second socket before it is asked again.
+const askAgain = 10 * time.Millisecond
+
 // Connection is what a kernel's connection file says, for transport ipc: socket number n is
 // the file Base-n.
 type Connection struct {
@@ -132,7 +135,7 @@ func Connect(ctx context.Context, c Connection, stray func(stream, text string))
 			k.Close()
 			return nil, fmt.Errorf("greet the kernel: %w", err)
 		}
-		timer := time.NewTimer(100 * time.Millisecond)
+		timer := time.NewTimer(askAgain)
 		select {
 		case <-heard:
 			timer.Stop()

@@ -29,7 +29,7 @@ def main():
     kernel = None
     if sys.argv[1] != "-":
         try:
-            from ipykernel import kernelapp as kernel
+            kernel = kernel_app()
         except Exception:
             kernel = None
     if kernel is not None:
@@ -41,6 +41,43 @@ def main():
         kernel.launch_new_instance()
         return
     shim()
+
+
+def kernel_app():
+    """Imports ipykernel without what no cell needs at first: a debugger that nobody can talk to here, and IPython's own terminal.
+    Both together are a third of the time until a session answers. IPython.embed, which is of that terminal, is imported when somebody
+    asks for it. An ipykernel that does not come up without them gets them."""
+    import types
+    terminal = "IPython.terminal.embed"
+    stand_ins = {"debugpy": None, terminal: types.ModuleType(terminal)}
+    stand_ins[terminal].embed = None
+    missing = {name: module for name, module in stand_ins.items() if name not in sys.modules}
+    sys.modules.update(missing)
+    try:
+        from ipykernel import kernelapp
+    except Exception:
+        kernelapp = None
+    finally:
+        for name in missing:
+            sys.modules.pop(name, None)
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and vars(ipython).get("embed", ipython) is None:
+        del ipython.embed
+        before = vars(ipython).get("__getattr__")
+
+        def late(name):
+            if name == "embed":
+                from IPython.terminal.embed import embed
+                ipython.embed = embed
+                return embed
+            if before is not None:
+                return before(name)
+            raise AttributeError("module 'IPython' has no attribute %r" % name)
+
+        ipython.__getattr__ = late
+    if kernelapp is None:
+        from ipykernel import kernelapp
+    return kernelapp
 
 
 def keep_everything():

@@ -11,10 +11,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/task"
@@ -41,6 +43,11 @@ func (c *clock) Wait(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// plain runs as fast as the test's own time.
+type plain struct{ chassis.Clock }
+
+func (c plain) Wait(ctx context.Context, d time.Duration) error { return chassis.Wait(ctx, c.Clock, d) }
 
 // vols are the volumes of one proxy.
 type vols map[string]volume.Volume
@@ -188,6 +195,55 @@ func TestAnotherProxyGoesOn(t *testing.T) {
 	close(crashed)
 	survivor.ends(id, wire.TaskDone)
 	require.Equal(t, int64(20), count(t, other, folder(2)))
+}
+
+// TestWorkOfADeadProxyGoesOnWithinSeconds: whenever a proxy dies, another one that is idle goes on within five seconds, and the same one
+// does when it is started again.
+func TestWorkOfADeadProxyGoesOnWithinSeconds(t *testing.T) {
+	t.Parallel()
+	for name, restarted := range map[string]bool{"another one": false, "started again": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				bubble := func(o *task.Options) { o.Clock = plain{chassis.RealClock()} }
+				reached, crashed := make(chan struct{}), make(chan struct{})
+				var copies atomic.Int64
+				v := memory.New(memory.Options{Name: "v", Before: func(_ context.Context, op, _ string) error {
+					if op == "copy" && copies.Add(1) == 8 {
+						close(reached)
+						<-crashed
+						return fault.New(fault.Internal, "killed")
+					}
+					return nil
+				}})
+				other := v.Replica()
+				filled(t, v, folder(1), 20)
+				var heir *proxy
+				if !restarted {
+					heir = start(t, vols{"v": other}, bubble)
+				}
+				p := start(t, vols{"v": v}, bubble)
+				id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
+				require.NoError(t, err)
+				<-reached
+				<-time.After(time.Minute + 100*time.Millisecond)
+				died := time.Now()
+				v.Crash(true)
+				close(crashed)
+				if restarted {
+					heir = start(t, vols{"v": other}, bubble)
+				}
+				for {
+					if got, err := heir.Get(t.Context(), id); err == nil && got.State == wire.TaskDone {
+						break
+					}
+					<-time.After(10 * time.Millisecond)
+				}
+				require.Less(t, time.Since(died), 5*time.Second)
+				require.Equal(t, int64(20), count(t, other, folder(2)))
+			})
+		})
+	}
 }
 
 func TestOrderlyStopLeavesTheTaskToTheNext(t *testing.T) {

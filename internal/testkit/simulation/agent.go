@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,10 +27,10 @@ import (
 	"berth.dev/berth/internal/agent/meter"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/membership"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/proxy"
 	"berth.dev/berth/internal/wire/run"
@@ -48,8 +49,8 @@ type machine struct {
 	devices *device.Inventory
 	tls     tls.ConnectionState
 
-	up, down way
-	dials    int
+	lines []line // to each manager
+	dials int
 
 	full   atomic.Bool
 	slow   atomic.Int64 // nanoseconds for each write
@@ -62,7 +63,7 @@ type machine struct {
 }
 
 func (s *sim) newMachine(i int) (*machine, error) {
-	h := &machine{s: s, id: fmt.Sprintf("i-%d", i), told: map[cluster.KernelID]int64{}}
+	h := &machine{s: s, id: fmt.Sprintf("i-%d", i), lines: make([]line, s.plan.Managers), told: map[cluster.KernelID]int64{}}
 	h.dir = filepath.Join(s.dir, h.id)
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return nil, err
@@ -117,12 +118,6 @@ func (h *machine) ordered(d *node.Desired) {
 	}
 }
 
-func (h *machine) knows(k cluster.KernelID, generation int64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.told[k] >= generation
-}
-
 func (h *machine) process() *process {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,8 +136,9 @@ type process struct {
 	keeper *keeper.Keeper
 	link   *agentlink.Link
 	group  sync.WaitGroup
-	// connected is when the present stream was opened, in nanoseconds; 0 while there is none.
+	// connected is when the present stream was opened, in nanoseconds; 0 while there is none. home is the manager that it is with.
 	connected atomic.Int64
+	home      atomic.Pointer[managerRole]
 	onDeath   func()
 
 	mu    sync.Mutex
@@ -219,7 +215,7 @@ func (h *machine) boot() error {
 	}
 	m := meter.New(p.rt, h.devices, p.keeper.Running, clock, time.Minute)
 	p.link, err = agentlink.New(agentlink.Options{
-		Managers: []string{"manager:1"}, Dir: filepath.Join(h.dir, "node"), Hello: cluster.NodeHello{Agent: id, BootID: "boot", Version: "test"},
+		Managers: h.s.addresses(), Dir: filepath.Join(h.dir, "node"), Hello: cluster.NodeHello{Agent: id, BootID: "boot", Version: "test"},
 		Token: func() (chassis.Secret, error) { return chassis.Secret{}, os.ErrNotExist }, Keeper: p.keeper, Ledger: p.ledger, Meter: m,
 		Facts: h.facts, Log: h.s.log, Clock: clock, Grants: func([][]byte, []string, []proxy.Revocation) error { return nil },
 		Act: func(context.Context, string, []byte) ([]byte, error) { return []byte("{}"), nil },
@@ -260,38 +256,40 @@ func (h *machine) facts() agentlink.Facts {
 		Images: []cluster.NodeImage{nodeImage()}, Engine: "fake", EngineOK: true}}
 }
 
-// stayConnected keeps a control stream open, with growing pauses while that fails.
+// stayConnected keeps a control stream open to one of the managers, as agents do.
 func (p *process) stayConnected() {
-	backoff := chassis.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
-	for n := 0; ; n++ {
-		var c *conn
-		began := time.Now()
-		_, err := p.link.Converse(p.ctx, "manager:1", func(ctx context.Context) (node.Node_SessionClient, error) {
-			if err := p.enter(ctx); err != nil {
-				return nil, err
-			}
-			var err error
-			if c, err = p.host.s.connect(ctx, p); err != nil {
-				return nil, err
-			}
-			p.connected.Store(time.Now().UnixNano())
-			return &agentEnd{c: c, ctx: ctx, proc: p}, nil
-		})
-		p.connected.Store(0)
-		if c != nil {
-			c.leaveAgent()
-			if p.host.s.ctx.Err() == nil {
-				p.host.s.note("%s loses its stream: %v", p.host.id, err)
-			}
-		}
-		if time.Since(began) > 10*time.Second {
-			backoff.Reset()
-		}
-		pause := backoff.Next()
-		if wait(p.ctx, pause/2+time.Duration(p.host.s.chance(int(pause/2), p.host.id, "pause", n))) != nil {
-			return
-		}
+	s, id := p.host.s, p.host.id
+	draws := 0
+	random := func() float64 { // called by one goroutine
+		draws++
+		return float64(s.chance(1_000_000, id, "pause", draws)) / 1_000_000
 	}
+	managers := membership.NewManagers(s.addresses(), random())
+	_ = managers.Keep(p.ctx, membership.Connect{Clock: machineClock{chassis.RealClock(), &p.host.step}, Random: random, Log: s.log,
+		To: func(ctx context.Context, addr string) (worked bool, err error) {
+			to := s.seats[slices.Index(s.addresses(), addr)]
+			var c *conn
+			worked, err = p.link.Converse(ctx, addr, func(ctx context.Context) (node.Node_SessionClient, error) {
+				if err := p.enter(ctx); err != nil {
+					return nil, err
+				}
+				var err error
+				if c, err = s.connect(ctx, p, to); err != nil {
+					return nil, err
+				}
+				p.home.Store(to.manager())
+				p.connected.Store(time.Now().UnixNano())
+				return &agentEnd{c: c, ctx: ctx, proc: p}, nil
+			})
+			p.connected.Store(0)
+			if c != nil {
+				c.leaveAgent()
+				if s.ctx.Err() == nil {
+					s.note("%s loses its stream to %s: %v", id, to.name(), err)
+				}
+			}
+			return worked, err
+		}})
 }
 
 // machineClock is the clock of a machine, which may have been put forward or back. Timers run on.
@@ -406,19 +404,6 @@ func (g guardedRuntime) List(ctx context.Context) ([]runtime.Observed, error) {
 		return nil, err
 	}
 	return g.Runtime.List(ctx)
-}
-
-// used sums what running containers of the machine hold, by kernel.
-func (h *machine) used() map[cluster.KernelID]alloc.Allocation {
-	out := map[cluster.KernelID]alloc.Allocation{}
-	for _, o := range h.engine.Containers() {
-		if o.Phase == runtime.PhaseRunning {
-			if a, err := alloc.Parse(o.Identity.Allocation); err == nil {
-				out[o.Identity.Kernel] = a
-			}
-		}
-	}
-	return out
 }
 
 // short is the end of an id, which tells kernels apart.

@@ -28,8 +28,25 @@ const imageName = "berth/python:latest"
 // imageDigest is its content, as engines report it.
 const imageDigest = "sha256:00000000000000000000000000000000000000000000000000000000000000aa"
 
-// maxSessions is how many sessions of the only user may hold slots at a time; the simulation checks that it holds.
-const maxSessions = 7
+// The limits of the owners of sessions, which the simulation checks. Nobody is limited to less than one session of a plan asks for.
+const (
+	owners = 3
+	// maxSessions is how many sessions of the administrator may hold slots at a time, fewSessions of the second owner.
+	maxSessions = 7
+	fewSessions = 2
+	// fewCores is how many cores the sessions of the third owner may hold, manyCores those of all.
+	fewCores  = 3
+	manyCores = 7
+)
+
+// owner is a user who owns sessions.
+type owner struct {
+	actor authz.Actor
+	limit limit
+}
+
+// limit bounds what an owner's sessions hold at a time; 0 is no limit.
+type limit struct{ sessions, cores int }
 
 // Database is a real PostgreSQL whose clock is the simulated one. It serves one run after another.
 //
@@ -38,8 +55,9 @@ const maxSessions = 7
 type Database struct {
 	store *store.Store
 	deps  nouns.Deps
-	admin authz.Actor
-	wakes *store.Wakes
+	// owners of sessions; the administrator is the first.
+	owners [owners]owner
+	wakes  *store.Wakes
 
 	// turn lets one caller at a time hand work to the goroutine that serves them.
 	turn sync.Mutex
@@ -99,14 +117,25 @@ func NewDatabase(t testing.TB) *Database {
 	check(err)
 	set, err := nouns.New(d.deps)
 	check(err)
-	d.admin, _, err = set.Tenancy.Authenticate(t.Context(), creds.AccessKey)
-	check(err)
 	images, err := image.New(image.Deps{Store: d.store, IDs: tenancy.RandomIDs(rand.Reader), Log: d.deps.Log})
 	check(err)
 	check(images.ImportOwn(t.Context(), []cluster.NodeImage{nodeImage()}))
-	_, err = d.store.Pool().Exec(t.Context(), `UPDATE keypair_resource_policies
-		SET max_concurrent_sessions = $1, max_containers_per_session = 4`, maxSessions)
+	_, err = d.store.Pool().Exec(t.Context(), fmt.Sprintf(population, maxSessions, fewSessions, 1000*fewCores, 1000*manyCores))
 	check(err)
+	limits := []limit{{sessions: maxSessions}, {sessions: fewSessions}, {cores: fewCores}}
+	for i, key := range []cluster.AccessKey{creds.AccessKey, "AKIAADA", "AKIABOB"} {
+		if i > 0 {
+			sealed, err := d.deps.Seal.Seal("secret", "keypair "+string(key))
+			check(err)
+			_, err = d.store.Pool().Exec(t.Context(), `INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy)
+				SELECT $1, $2, id, CASE username WHEN 'ada' THEN 'few-sessions' ELSE 'few-cores' END FROM users WHERE username = $3`,
+				string(key), sealed, map[int]string{1: "ada", 2: "bob"}[i])
+			check(err)
+		}
+		actor, _, err := set.Tenancy.Authenticate(t.Context(), key)
+		check(err)
+		d.owners[i] = owner{actor, limits[i]}
+	}
 	rows, err := d.store.Pool().Query(t.Context(), emptyTables)
 	check(err)
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -123,6 +152,18 @@ func NewDatabase(t testing.TB) *Database {
 	t.Cleanup(func() { close(d.work) })
 	return d
 }
+
+// population sets the administrator's limits and makes two more users with limits of their own, in the same project.
+const population = `
+UPDATE keypair_resource_policies SET max_concurrent_sessions = %[1]d, max_containers_per_session = 4;
+INSERT INTO keypair_resource_policies (name, max_concurrent_sessions, max_containers_per_session, total_resource_slots) VALUES
+	('few-sessions', %[2]d, 4, '{}'), ('few-cores', 30, 4, '{"cpu": %[3]d}');
+UPDATE projects SET total_resource_slots = '{"cpu": %[4]d}';
+INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES
+	('00000000-0000-4000-8000-000000000001', 'ada', 'ada@x', 'default', 'default'),
+	('00000000-0000-4000-8000-000000000002', 'bob', 'bob@x', 'default', 'default');
+INSERT INTO project_members (project_id, user_id) SELECT p.id, u.id FROM projects p, users u WHERE u.username IN ('ada', 'bob')
+`
 
 func nodeImage() cluster.NodeImage {
 	return cluster.NodeImage{Reference: imageName, Digest: imageDigest, Architecture: "x86_64", SizeBytes: 1, Labels: map[string]string{}}

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -26,15 +27,31 @@ func (s *sim) chance(n int, what ...any) int {
 type way struct {
 	mu      sync.Mutex
 	blocked chan struct{} // closed when the partition ends; nil when there is none
+	waiting int           // how many have come since it began
 	extra   time.Duration
 }
+
+// seed is the seed of a stream of random numbers that follows from what it is for.
+func (s *sim) seed(what ...any) (out [32]byte) {
+	return sha256.Sum256(fmt.Append(nil, s.plan.Seed, what))
+}
+
+// line is the network between one agent and one manager.
+type line struct{ up, down way }
+
+// block lets nothing pass in either direction until free.
+func (l *line) block() { l.up.block(); l.down.block() }
+func (l *line) free()  { l.up.free(); l.down.free() }
+
+// slow delays every message in both directions.
+func (l *line) slow(d time.Duration) { l.up.slow(d); l.down.slow(d) }
 
 // block lets nothing pass until free.
 func (w *way) block() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.blocked == nil {
-		w.blocked = make(chan struct{})
+		w.blocked, w.waiting = make(chan struct{}), 0
 	}
 }
 
@@ -53,17 +70,25 @@ func (w *way) slow(d time.Duration) {
 	w.extra = d
 }
 
-// pass waits until a partition is over, as TCP does by sending again.
+// pass waits until a partition is over, as TCP does by sending again. Those who waited go on one after the other, in the order in which
+// they came: at the same instant Go would choose.
 func (w *way) pass(ctx context.Context) error {
 	for {
 		w.mu.Lock()
 		blocked := w.blocked
+		if blocked != nil {
+			w.waiting++
+		}
+		place := w.waiting
 		w.mu.Unlock()
 		if blocked == nil {
 			return nil
 		}
 		select {
 		case <-blocked:
+			if err := wait(ctx, time.Duration(place)*10*time.Microsecond); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -226,16 +251,25 @@ func (e *agentEnd) Recv() (*node.Down, error) {
 // managerEnd is the manager's end.
 type managerEnd struct {
 	grpc.ServerStream
-	c   *conn
-	ctx context.Context
+	c    *conn
+	ctx  context.Context
+	role *managerRole
 }
 
 func (e *managerEnd) Context() context.Context { return e.ctx }
 
-func (e *managerEnd) Send(m *node.Down) error { return e.c.down.put(e.ctx, m) }
+func (e *managerEnd) Send(m *node.Down) error {
+	if err := e.role.enter(e.ctx); err != nil {
+		return err
+	}
+	return e.c.down.put(e.ctx, m)
+}
 
 func (e *managerEnd) Recv() (*node.Up, error) {
 	m, err := e.c.up.take(e.ctx)
+	if err == nil {
+		err = e.role.enter(e.ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -245,13 +279,14 @@ func (e *managerEnd) Recv() (*node.Up, error) {
 // dialTimeout is after how long a connection that gets no answer is given up.
 const dialTimeout = 10 * time.Second
 
-// connect opens a stream from an agent to the manager: it needs both directions.
-func (s *sim) connect(ctx context.Context, p *process) (*conn, error) {
+// connect opens a stream from an agent to a manager: it needs both directions.
+func (s *sim) connect(ctx context.Context, p *process, to *seat) (*conn, error) {
 	h := p.host
 	h.dials++
+	l := &h.lines[to.n]
 	limit, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	for _, w := range []*way{&h.up, &h.down} {
+	for _, w := range []*way{&l.up, &l.down} {
 		if err := wait(limit, w.latency()+time.Millisecond+time.Duration(s.chance(int(time.Millisecond), h.id, "dial", h.dials))); err != nil {
 			return nil, err
 		}
@@ -259,11 +294,15 @@ func (s *sim) connect(ctx context.Context, p *process) (*conn, error) {
 			return nil, err
 		}
 	}
-	m := s.manager()
+	// A process that is stopped accepts nothing; its machine does, and the stream waits.
+	if err := to.frozen.pass(limit); err != nil {
+		return nil, err
+	}
+	m := to.manager()
 	if m == nil {
 		return nil, errors.New("connection refused")
 	}
-	c := s.newConn(fmt.Sprint(h.id, "/", h.dials), &h.up, &h.down)
+	c := s.newConn(fmt.Sprint(h.id, "/", h.dials), &l.up, &l.down)
 	m.accept(c, h)
 	return c, nil
 }

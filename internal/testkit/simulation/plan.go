@@ -13,8 +13,8 @@ type Kind string
 
 // The kinds of events: load first, then faults.
 const (
-	// Create makes an interactive session, Batch a batch job that takes For, Gang a session of N kernels on any agents. The
-	// number of a session is its place among the events of the plan.
+	// Create makes an interactive session, Batch a batch job that takes For, Gang a session of N kernels on any agents, which is a batch job
+	// where For says how long. The number of a session is its place among the events of the plan.
 	Create Kind = "create"
 	Batch  Kind = "batch"
 	Gang   Kind = "gang"
@@ -35,8 +35,14 @@ const (
 	KillAgent Kind = "kill-agent"
 	// SuspendAgent stops the agent's process for a while as SIGSTOP does: time goes by, nothing is done.
 	SuspendAgent Kind = "suspend-agent"
-	// KillManager ends the manager before its next transaction (N = 0) or right after it, and starts it again after a while.
+	// KillManager ends a manager before its next transaction (N even) or right after it, and starts it again after a while. Of this and of
+	// the faults of one manager below: N below 2 means the manager that leads then, else the other one, where there are two.
 	KillManager Kind = "kill-manager"
+	// SuspendManager stops a manager's process for a while as SIGSTOP does. IsolateManager lets nothing pass between a manager and all
+	// agents. CutDatabase lets one manager wait for PostgreSQL, while the other has it.
+	SuspendManager Kind = "suspend-manager"
+	IsolateManager Kind = "isolate-manager"
+	CutDatabase    Kind = "cut-database"
 	// DatabaseRefuses and DatabaseHangs take PostgreSQL away: calls fail at once, or get no answer.
 	DatabaseRefuses Kind = "database-refuses"
 	DatabaseHangs   Kind = "database-hangs"
@@ -59,14 +65,28 @@ type Event struct {
 	Agent int           // of faults of one agent
 	For   time.Duration // how long a fault lasts, or a job takes
 	N     int
+	Owner int // of a session: its place among the owners of the database
+	Cores int // of each kernel of a session
+}
+
+// batch says whether the event makes a batch job, which ends by itself.
+func (e Event) batch() bool { return e.Kind == Batch || e.Kind == Gang && e.For > 0 }
+
+// ofManager says whether the event is a fault of one manager.
+func (e Event) ofManager() bool {
+	return slices.Contains([]Kind{KillManager, SuspendManager, IsolateManager, CutDatabase}, e.Kind)
 }
 
 func (e Event) String() string {
 	out := fmt.Sprintf("%9s  %s", stamp(e.At), e.Kind)
 	switch e.Kind {
-	case Create, Gang, Batch, Destroy, DestroyForced, Reports, KillManager, DatabaseRefuses, DatabaseHangs:
+	case Create, Gang, Batch:
+		out += fmt.Sprintf(" of owner %d cores=%d", e.Owner, e.Cores)
+	case Destroy, DestroyForced, Reports, DatabaseRefuses, DatabaseHangs:
 	default:
-		out += fmt.Sprintf(" agent %d", e.Agent)
+		if !e.ofManager() {
+			out += fmt.Sprintf(" agent %d", e.Agent)
+		}
 	}
 	switch {
 	case e.Kind == Destroy, e.Kind == DestroyForced:
@@ -86,14 +106,15 @@ func stamp(d time.Duration) string { return fmt.Sprintf("%.3fs", d.Seconds()) }
 // Plan is everything that a seed decides: what happens, when. Random choices within a run follow from the seed and from what they are
 // about, not from the order in which they are made, so that a plan with fewer events runs as the whole one did.
 type Plan struct {
-	Seed   uint64
-	Agents int
-	Cores  int
-	Events []Event
+	Seed     uint64
+	Managers int
+	Agents   int
+	Cores    int // of each agent
+	Events   []Event
 }
 
 func (p Plan) String() string {
-	lines := []string{fmt.Sprintf("seed %d: %d agents of %d cores", p.Seed, p.Agents, p.Cores)}
+	lines := []string{fmt.Sprintf("seed %d: %d managers, %d agents of %d cores", p.Seed, p.Managers, p.Agents, p.Cores)}
 	for _, i := range p.present() {
 		lines = append(lines, fmt.Sprintf("  #%-3d %s", i, p.Events[i]))
 	}
@@ -111,7 +132,7 @@ const (
 // NewPlan makes the plan of a seed.
 func NewPlan(seed uint64) Plan {
 	r := rand.New(rand.NewPCG(seed, 0x5eed))
-	p := Plan{Seed: seed, Agents: 2 + r.IntN(2), Cores: 2 + r.IntN(3)}
+	p := Plan{Seed: seed, Managers: 1 + min(r.IntN(3), 1), Agents: 2 + r.IntN(2), Cores: 2 + r.IntN(3)}
 	// Load comes in a few crowds, faults around them: what fails together is what was never tried together.
 	crowds := 2 + r.IntN(3)
 	var at []time.Duration
@@ -138,14 +159,19 @@ func within(r *rand.Rand, from, to time.Duration) time.Duration {
 }
 
 func (p *Plan) load(r *rand.Rand, at time.Duration) {
-	e := Event{At: at}
+	// Nobody asks for more than an owner may have or than empty agents hold: such a session would wait for ever, and rightly.
+	e := Event{At: at, Owner: r.IntN(owners), Cores: 1 + r.IntN(5)/4}
+	takes := within(r, 100*time.Millisecond, []time.Duration{time.Second, 20 * time.Second, 3 * time.Minute}[r.IntN(3)])
 	switch n := r.IntN(10); {
 	case n < 3:
 		e.Kind = Create
-	case n < 9:
-		e.Kind, e.For = Batch, within(r, 100*time.Millisecond, []time.Duration{time.Second, 20 * time.Second, 3 * time.Minute}[r.IntN(3)])
+	case n < 8:
+		e.Kind, e.For = Batch, takes
 	default:
-		e.Kind, e.N = Gang, 2
+		e.Kind, e.N, e.Cores = Gang, 2+r.IntN(2), 1
+		if r.IntN(2) == 0 {
+			e.For = takes
+		}
 	}
 	p.Events = append(p.Events, e)
 }
@@ -153,7 +179,7 @@ func (p *Plan) load(r *rand.Rand, at time.Duration) {
 // destroyers lets some sessions be ended by their owners, most of them soon after their creation.
 func (p *Plan) destroyers(r *rand.Rand) {
 	for i, e := range slices.Clone(p.Events) {
-		if e.Kind != Create && e.Kind != Gang && (e.Kind != Batch || r.IntN(4) > 0) || r.IntN(3) == 0 {
+		if e.Cores == 0 || e.batch() && r.IntN(4) > 0 || r.IntN(3) == 0 {
 			continue
 		}
 		kind := Destroy
@@ -170,7 +196,7 @@ func (p *Plan) fault(r *rand.Rand, at time.Duration) {
 	short := within(r, 50*time.Millisecond, 20*time.Second)
 	long := within(r, 20*time.Second, 7*time.Minute)
 	either := []time.Duration{short, long}[r.IntN(2)]
-	switch r.IntN(17) {
+	switch r.IntN(22) {
 	case 0:
 		e.Kind = Cut
 	case 1, 2:
@@ -188,7 +214,7 @@ func (p *Plan) fault(r *rand.Rand, at time.Duration) {
 	case 9, 10:
 		e.Kind, e.For = SuspendAgent, either
 	case 11:
-		e.Kind, e.For, e.N = KillManager, short, r.IntN(2)
+		e.Kind, e.For, e.N = KillManager, either, r.IntN(4)
 	case 12:
 		e.Kind, e.For = DatabaseRefuses, either
 	case 13:
@@ -199,6 +225,14 @@ func (p *Plan) fault(r *rand.Rand, at time.Duration) {
 		e.Kind, e.For, e.N = []Kind{DiskFull, DiskSlow}[r.IntN(2)], short, 1+r.IntN(2000)
 	case 16:
 		e.Kind, e.N = ClockStep, r.IntN(7200)-3600
+	case 17, 18:
+		e.Kind, e.For, e.N = SuspendManager, either, r.IntN(4)
+	case 19:
+		e.Kind, e.For, e.N = IsolateManager, either, r.IntN(4)
+	case 20:
+		e.Kind, e.For, e.N = CutDatabase, either, r.IntN(4)
+	case 21:
+		e.Kind, e.For, e.N = KillManager, short, r.IntN(4)
 	}
 	p.Events = append(p.Events, e)
 }

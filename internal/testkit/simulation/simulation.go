@@ -7,6 +7,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -59,22 +60,25 @@ type sim struct {
 	cancel context.CancelFunc
 	group  sync.WaitGroup
 	began  time.Time
-	lives  atomic.Int64
+	seats  []*seat
 	hosts  []*machine
 
-	reports atomic.Int64 // percent of reports that suffer
+	election election
+	reports  atomic.Int64 // percent of reports that suffer
 
 	mu         sync.Mutex
-	role       *managerRole // nil while it is away
 	history    []string
 	violation  *Violation
 	announced  bool
 	broken     chan struct{} // closed with the first violation
 	out        chan struct{} // the database is away until it is closed; nil while it answers
 	refuses    bool
-	trouble    map[string]time.Time // when a part last had a fault; zero while it has one
-	sessions   map[int]cluster.SessionID
-	asked      map[cluster.SessionID]bool // its owner asked for its end
+	trouble    map[string]time.Time        // when a part last had a fault; zero while it has one
+	sessions   map[int][]cluster.SessionID // by the event that asked for them
+	created    map[cluster.SessionID]bool  // the owner was told so
+	asked      map[cluster.SessionID]bool  // the owner was told that it ends
+	epochs     map[cluster.AgentID]int64   // the newest stream of each agent
+	stale      []staleWrite
 	calls      int
 	checks     checks
 	troubleNow map[string]int
@@ -96,8 +100,9 @@ func Run(t *testing.T, db *Database, p Plan) (r Result) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(start))
 		s := &sim{plan: p, db: db, log: slog.New(slog.DiscardHandler), dir: dir, vault: &managertest.Vault{}, began: start,
-			broken: make(chan struct{}), trouble: map[string]time.Time{}, troubleNow: map[string]int{}, sessions: map[int]cluster.SessionID{},
-			asked: map[cluster.SessionID]bool{}, checks: newChecks()}
+			broken: make(chan struct{}), trouble: map[string]time.Time{}, troubleNow: map[string]int{}, sessions: map[int][]cluster.SessionID{},
+			created: map[cluster.SessionID]bool{}, asked: map[cluster.SessionID]bool{}, epochs: map[cluster.AgentID]int64{},
+			checks: newChecks()}
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 		r = s.run()
 	})
@@ -151,10 +156,24 @@ func (s *sim) must(err error) {
 	}
 }
 
-func (s *sim) manager() *managerRole {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.role
+// addresses are those of all managers.
+func (s *sim) addresses() (out []string) {
+	for _, p := range s.seats {
+		out = append(out, p.address())
+	}
+	return out
+}
+
+// seatOf is the manager that a fault is about.
+func (s *sim) seatOf(e Event) *seat {
+	n := 0
+	if m, _ := s.election.leader(time.Now()); m != nil {
+		n = m.seat.n
+	}
+	if e.N >= 2 {
+		n++
+	}
+	return s.seats[n%len(s.seats)]
 }
 
 func (s *sim) run() Result {
@@ -169,9 +188,20 @@ func (s *sim) run() Result {
 		s.must(err)
 		s.hosts = append(s.hosts, h)
 	}
-	s.must(s.bootManager())
+	for i := range s.plan.Managers {
+		s.seats = append(s.seats, &seat{s: s, n: i})
+	}
+	// The others start when there is an authority for certificates and every agent has one.
+	s.must(s.seats[0].boot())
+	if m := s.seats[0].manager(); m != nil {
+		for _, h := range s.hosts {
+			s.must(h.join(m))
+		}
+	}
+	for _, p := range s.seats[1:] {
+		s.must(p.boot())
+	}
 	for _, h := range s.hosts {
-		s.must(h.join(s.manager()))
 		s.must(h.boot())
 	}
 	if s.untilAfter(5*time.Second) && s.events() {
@@ -184,8 +214,10 @@ func (s *sim) run() Result {
 	for _, h := range s.hosts {
 		h.kill()
 	}
-	if m := s.manager(); m != nil {
-		m.stop()
+	for _, p := range s.seats {
+		if m := p.manager(); m != nil {
+			m.stop()
+		}
 	}
 	s.group.Wait()
 	s.mu.Lock()
@@ -245,31 +277,36 @@ func (s *sim) play(i int, e Event) {
 		s.group.Go(func() { s.destroy(e.N, e.Kind == DestroyForced) })
 		return
 	}
+	if e.ofManager() {
+		s.playManager(s.seatOf(e), e)
+		return
+	}
 	h := s.hosts[e.Agent%len(s.hosts)]
+	lines := func(do func(*line)) func() {
+		return func() {
+			for i := range h.lines {
+				do(&h.lines[i])
+			}
+		}
+	}
 	switch e.Kind {
 	case Cut:
 		s.cut(h)
 	case Partition:
-		s.during(h.id, e.For, func() { h.up.block(); h.down.block() }, func() { h.up.free(); h.down.free() })
+		s.during(h.id, e.For, lines((*line).block), lines((*line).free))
 	case PartitionUp:
-		s.during(h.id, e.For, h.up.block, h.up.free)
+		s.during(h.id, e.For, lines(func(l *line) { l.up.block() }), lines(func(l *line) { l.up.free() }))
 	case PartitionDown:
-		s.during(h.id, e.For, h.down.block, h.down.free)
+		s.during(h.id, e.For, lines(func(l *line) { l.down.block() }), lines(func(l *line) { l.down.free() }))
 	case Slow:
 		d := time.Duration(e.N) * time.Millisecond
-		s.during(h.id, e.For, func() { h.up.slow(d); h.down.slow(d) }, func() { h.up.slow(0); h.down.slow(0) })
+		s.during(h.id, e.For, lines(func(l *line) { l.slow(d) }), lines(func(l *line) { l.slow(0) }))
 	case Reports:
 		s.during(everything, e.For, func() { s.reports.Store(int64(e.N)) }, func() { s.reports.Store(0) })
 	case KillAgent:
 		s.killAgent(h, e)
 	case SuspendAgent:
 		s.during(h.id, e.For, h.frozen.block, h.frozen.free)
-	case KillManager:
-		if m := s.manager(); m != nil {
-			m.restartAfter.Store(int64(e.For))
-			m.kill.Store(int32(1 + e.N%2))
-			s.during(everything, e.For+time.Second, func() {}, func() {})
-		}
 	case DatabaseRefuses, DatabaseHangs:
 		s.during(everything, e.For, func() { s.takeDatabase(e.Kind == DatabaseRefuses) }, s.giveDatabase)
 	case EngineFails:
@@ -287,6 +324,37 @@ func (s *sim) play(i int, e Event) {
 	case ClockStep:
 		s.touchTrouble(h.id)
 		h.step.Add(int64(e.N) * int64(time.Second))
+	}
+}
+
+// playManager plays a fault of one manager. Where there is another one, the cluster is held to its promises meanwhile, after the time
+// that everybody needs to notice.
+func (s *sim) playManager(p *seat, e Event) {
+	part := everything
+	if len(s.seats) > 1 {
+		part = p.name()
+		s.touchTrouble(everything)
+	}
+	switch e.Kind {
+	case KillManager:
+		if m := p.manager(); m != nil {
+			m.restartAfter.Store(int64(e.For))
+			m.kill.Store(int32(1 + e.N%2))
+			s.during(part, e.For+time.Second, func() {}, func() {})
+		}
+	case SuspendManager:
+		s.during(part, e.For, p.frozen.block, p.frozen.free)
+	case CutDatabase:
+		s.during(part, e.For, p.database.block, p.database.free)
+	case IsolateManager:
+		lines := func(do func(*line)) func() {
+			return func() {
+				for _, h := range s.hosts {
+					do(&h.lines[p.n])
+				}
+			}
+		}
+		s.during(part, e.For, lines((*line).block), lines((*line).free))
 	}
 }
 
@@ -326,24 +394,27 @@ func (s *sim) calm(part string, now time.Time) time.Duration {
 			out = min(out, now.Sub(at))
 		}
 	}
-	if s.role == nil {
+	m, since := s.election.leader(now)
+	if m == nil {
 		return 0
 	}
-	return min(out, now.Sub(s.role.born))
+	return min(out, now.Sub(since))
 }
 
 func (s *sim) cut(h *machine) {
 	s.touchTrouble(h.id)
-	m := s.manager()
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for c, of := range m.conns {
-		if of == h {
-			c.cut()
+	for _, p := range s.seats {
+		m := p.manager()
+		if m == nil {
+			continue
 		}
+		m.mu.Lock()
+		for c, of := range m.conns {
+			if of == h {
+				c.cut()
+			}
+		}
+		m.mu.Unlock()
 	}
 }
 
@@ -382,7 +453,10 @@ func (s *sim) giveDatabase() {
 }
 
 // outage is passed before every use of the database.
-func (s *sim) outage(ctx context.Context, what string) error {
+func (s *sim) outage(ctx context.Context, p *seat, what string) error {
+	if err := p.database.pass(ctx); err != nil {
+		return err
+	}
 	for {
 		s.mu.Lock()
 		out, refuses := s.out, s.refuses
@@ -395,7 +469,7 @@ func (s *sim) outage(ctx context.Context, what string) error {
 		}
 		select {
 		case <-out: // those who waited go on one after the other
-			if err := wait(ctx, time.Duration(s.chance(int(5*time.Millisecond), "outage", what))); err != nil {
+			if err := wait(ctx, time.Duration(s.chance(int(5*time.Millisecond), "outage", p.n, what))); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -408,11 +482,18 @@ func (s *sim) outage(ctx context.Context, what string) error {
 func (s *sim) heal() {
 	s.giveDatabase()
 	s.reports.Store(0)
+	for _, p := range s.seats {
+		p.frozen.free()
+		p.database.free()
+		if m := p.manager(); m != nil {
+			m.kill.Store(0)
+		}
+	}
 	for _, h := range s.hosts {
-		h.up.free()
-		h.down.free()
-		h.up.slow(0)
-		h.down.slow(0)
+		for i := range h.lines {
+			h.lines[i].free()
+			h.lines[i].slow(0)
+		}
 		h.frozen.free()
 		h.full.Store(false)
 		h.slow.Store(0)
@@ -423,60 +504,62 @@ func (s *sim) heal() {
 	}
 }
 
-// create asks for a session, again and again while the manager cannot take it: only what was acknowledged counts.
+// create asks for a session, again and again while no manager can take it: only what was acknowledged counts.
 func (s *sim) create(i int, e Event) {
 	r := request.Session{Name: fmt.Sprintf("session-%d", i), Type: cluster.Interactive, Image: imageName,
-		Resources: map[string]string{"cpu": "1", "mem": "128m"}}
-	switch e.Kind {
-	case Batch:
+		Resources: map[string]string{"cpu": fmt.Sprint(e.Cores), "mem": "128m"}}
+	if e.batch() {
 		r.Type, r.StartupCommand = cluster.Batch, fmt.Sprintf("print(1); sleep %.3f; exit 0", e.For.Seconds())
-	case Gang:
+	}
+	if e.Kind == Gang {
 		r.ClusterSize, r.ClusterMode = e.N, "multi-node"
 	}
-	s.insist(fmt.Sprint("create ", i), func(ctx context.Context, m *managerRole) error {
-		got, err := m.nouns.Sessions.Create(ctx, s.db.admin, r)
-		if err == nil {
-			s.mu.Lock()
-			s.sessions[i] = got.ID
-			s.mu.Unlock()
+	s.insist(fmt.Sprint("create ", i), func(ctx context.Context, m *managerRole) (acknowledge func(), err error) {
+		got, err := m.nouns.Sessions.Create(ctx, s.db.owners[e.Owner].actor, r)
+		if err != nil {
+			return nil, err
 		}
-		return err
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !slices.Contains(s.sessions[i], got.ID) {
+			s.sessions[i] = append(s.sessions[i], got.ID)
+		}
+		return func() { s.created[got.ID] = true }, nil
 	})
 }
 
-// destroy asks for the end of the session that an event of the plan made, by force where it is between two states.
+// destroy asks for the end of what an event of the plan made, by force where it is between two states.
 func (s *sim) destroy(of int, forced bool) {
 	s.mu.Lock()
-	id := s.sessions[of]
+	ids := slices.Clone(s.sessions[of])
 	s.mu.Unlock()
-	if id == "" {
-		return
+	for _, id := range ids {
+		s.insist(fmt.Sprint("destroy ", of, id), func(ctx context.Context, m *managerRole) (acknowledge func(), err error) {
+			_, err = m.nouns.Sessions.Destroy(ctx, s.db.owners[0].actor, string(id), session.DestroyOptions{Forced: forced})
+			if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
+				return func() {}, nil // it has ended, or its owner would have to use force
+			}
+			return func() { s.asked[id] = true }, err
+		})
 	}
-	s.insist(fmt.Sprint("destroy ", of), func(ctx context.Context, m *managerRole) error {
-		_, err := m.nouns.Sessions.Destroy(ctx, s.db.admin, string(id), session.DestroyOptions{Forced: forced})
-		if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
-			return nil // it has ended, or its owner would have to use force
-		}
-		if err == nil {
-			s.mu.Lock()
-			s.asked[id] = true
-			s.mu.Unlock()
-		}
-		return err
-	})
 }
 
-// insist tries a user's request for a while; users stop trying.
-func (s *sim) insist(what string, fn func(ctx context.Context, m *managerRole) error) {
+// The patience of users: how long they wait for an answer, and how long a manager goes on with a request that came in.
+const (
+	userPatience   = 10 * time.Second
+	requestTimeout = 30 * time.Second
+)
+
+// insist tries a user's request for a while, at any manager that runs; users stop trying. A request whose answer did not come may be
+// carried out all the same, even later.
+func (s *sim) insist(what string, fn func(ctx context.Context, m *managerRole) (acknowledge func(), err error)) {
 	for try := range 20 {
-		if m := s.manager(); m != nil {
-			limit, cancel := context.WithTimeout(s.ctx, 30*time.Second)
-			err := m.call(limit, what, func(ctx context.Context) error { return fn(ctx, m) })
-			cancel()
-			if err == nil || s.ctx.Err() != nil {
+		if m := s.someManager(what, try); m != nil {
+			done, err := s.ask(what, m, fn)
+			if done || s.ctx.Err() != nil {
 				return
 			}
-			if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Conflict) && limit.Err() == nil {
+			if err != nil && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Conflict) && !errors.Is(err, context.DeadlineExceeded) {
 				s.must(fmt.Errorf("a request is refused: %w", err))
 				return
 			}
@@ -485,6 +568,50 @@ func (s *sim) insist(what string, fn func(ctx context.Context, m *managerRole) e
 			return
 		}
 	}
+}
+
+// ask makes one attempt at a request; err is nil without being done when no answer came.
+func (s *sim) ask(what string, m *managerRole, fn func(ctx context.Context, m *managerRole) (func(), error)) (done bool, err error) {
+	type answer struct {
+		acknowledge func()
+		err         error
+	}
+	answers := make(chan answer, 1)
+	s.group.Go(func() {
+		limit, cancel := context.WithTimeout(s.ctx, requestTimeout)
+		defer cancel()
+		var a answer
+		a.err = m.call(limit, what, func(ctx context.Context) (err error) {
+			a.acknowledge, err = fn(ctx, m)
+			return err
+		})
+		answers <- a
+	})
+	patience := time.NewTimer(userPatience)
+	defer patience.Stop()
+	select {
+	case a := <-answers:
+		if a.err != nil {
+			return false, a.err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		a.acknowledge()
+		return true, nil
+	case <-patience.C:
+		return false, nil
+	}
+}
+
+// someManager is one that a user's request reaches; nil: none runs.
+func (s *sim) someManager(what string, try int) *managerRole {
+	n := s.chance(len(s.seats), "some manager", what) + try
+	for i := range s.seats {
+		if m := s.seats[(n+i)%len(s.seats)].manager(); m != nil {
+			return m
+		}
+	}
+	return nil
 }
 
 // settle ends every session and waits until nothing is left.
@@ -502,19 +629,19 @@ func (s *sim) settle() {
 	end := s.since() + bound
 	for {
 		for _, i := range live {
-			if s.plan.Events[i].Kind != Batch {
+			if !s.plan.Events[i].batch() {
 				s.destroy(i, false)
 			}
 		}
 		if !s.untilAfter(10 * time.Second) {
 			return
 		}
-		why := s.left()
+		rule, why := s.left()
 		if why == "" {
 			return
 		}
 		if s.since() > end {
-			s.fail(s.since(), "no resource is left when all has ended", "%s", why)
+			s.fail(s.since(), rule, "%s", why)
 			return
 		}
 	}

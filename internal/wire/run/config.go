@@ -199,6 +199,8 @@ func (c Config) EndedFile() string { return path.Join(path.Dir(c.ResultFile), En
 const (
 	StartedName = "started"
 	EndedName   = "ended"
+	// UserDirName is the directory below Config.Dir that belongs to the session's user.
+	UserDirName = "user"
 )
 
 // BatchTimeout returns the timeout of the batch command; 0 means none.

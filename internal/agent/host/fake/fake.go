@@ -221,7 +221,7 @@ func (h *Host) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
 func (h *Host) Traces(kernel cluster.KernelID, generation int64) (out host.Traces, err error) {
 	have, err := os.ReadFile(h.Path(kernel, "generation"))
 	if os.IsNotExist(err) || err == nil && string(have) != strconv.FormatInt(generation, 10) {
-		return host.Traces{}, nil
+		return host.Traces{Absent: true}, nil
 	}
 	if err != nil {
 		return host.Traces{}, err

@@ -35,7 +35,8 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 	switch {
 	case client.IsErrConnectionFailed(err):
 		return r.unanswered(what, err)
-	case strings.Contains(msg, "no space left"), strings.Contains(msg, "disk quota exceeded"):
+	// The colon is the engine's: what owners choose, such as targets of folders, is in messages too, and has none.
+	case strings.Contains(msg, ": no space left on device"), strings.Contains(msg, ": disk quota exceeded"):
 		return fault.Exhaustedf("%s: the disk of the container engine is full", what).WithReason(runtime.ReasonDisk).
 			WithCause(r.aside(what, err)).WithNext("free space below the engine's data directory: docker system df")
 	case strings.Contains(msg, "cannot allocate memory"), strings.Contains(msg, "resource temporarily unavailable"):

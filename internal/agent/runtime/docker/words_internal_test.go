@@ -25,6 +25,8 @@ func TestTheEnginesWordsStayInTheAgentsLog(t *testing.T) {
 			"and a directory on the other",
 		fmt.Errorf("Error response from daemon: no space left on device: %s", leak): "start kernel k: " +
 			"the disk of the container engine is full",
+		fmt.Errorf("Error response from daemon: mkdir %s at \"/data/no space left on device/x\": file name too long", leak): "start kernel k: " +
+			"the container engine refused it", // a target that an owner chose
 		fmt.Errorf("Error response from daemon: %s: something new", leak):                  "start kernel k: the container engine refused it",
 		fmt.Errorf("Error response from daemon: %s %w", leak, cerrdefs.ErrNotFound):        "start kernel k: the container engine refused it",
 		fmt.Errorf("Error response from daemon: %s %w", leak, cerrdefs.ErrInvalidArgument): "start kernel k: the container engine refused it",

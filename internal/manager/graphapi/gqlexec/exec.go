@@ -5533,7 +5533,8 @@ type ImageNode implements Node {
   size_bytes: BigInt
 }
 `, BuiltIn: false},
-	{Name: "../tenancy.graphql", Input: `# Domains, projects and users. Of domains and projects clients change what folders need: what policies allow on hosts, and whose limits hold.
+	{Name: "../tenancy.graphql", Input: `# Domains, projects and users. Of domains and projects clients change what folders need: what policies allow on hosts, and whose
+# limits hold.
 extend type Queries {
   domain(name: String): Domain
   domains(is_active: Boolean): [Domain]

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -164,11 +165,18 @@ func fromMS(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
+// cut bounds a text of an agent and makes it plain.
 func cut(s string, n int) string {
 	if len(s) > n {
-		return s[:n]
+		s = s[:n]
 	}
-	return s
+	// People read it on terminals, which obey control characters.
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s)
 }
 
 // cutAll bounds a list of texts.

@@ -32,6 +32,18 @@ func TestFactsOfTheDataPort(t *testing.T) {
 	}
 }
 
+// TestWordsOfAgentsArePlain: a host that was taken over does not command the terminals of those who read why their sessions wait.
+func TestWordsOfAgentsArePlain(t *testing.T) {
+	t.Parallel()
+	f, err := factsOf(&node.Facts{Conditions: []*node.Condition{
+		{Type: "disk", Reason: "low", Message: "a\x1b[2J\nb", Blocks: true},
+		{Type: "quarantine", Reason: "x", Message: "only managers say so", Blocks: true},
+	}})
+	require.NoError(t, err)
+	require.Len(t, f.Conditions, 1)
+	require.Equal(t, "a [2J b", f.Conditions[0].Message)
+}
+
 // What an agent says of itself is bounded, because schedulers of all managers read it, and it counts intrinsic slots as everybody does.
 func TestFactsOfAnAgentThatWasTakenOver(t *testing.T) {
 	t.Parallel()

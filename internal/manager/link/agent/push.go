@@ -104,6 +104,16 @@ func (s *session) push() {
 		case <-s.ctx.Done():
 			return
 		}
+		// One look answers all that has come by now.
+		select {
+		case <-s.poke:
+		default:
+		}
+		select {
+		case <-resync.C():
+			full = true
+		default:
+		}
 	}
 }
 

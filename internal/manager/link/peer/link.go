@@ -41,7 +41,7 @@ func (l *link) send(id cluster.AgentID, req *http.Request) (*http.Response, erro
 		if fault.Is(err, fault.Exhausted) {
 			return nil, err
 		}
-		return nil, elsewhere{away(id, l.id, err)}
+		return nil, elsewhere{away(id, l.id, err), true}
 	}
 	resp, err := conn.RoundTrip(meant(req, id, l.id))
 	if err != nil {

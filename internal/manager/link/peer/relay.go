@@ -74,7 +74,11 @@ func NewRelay(o Options) *Relay {
 }
 
 // elsewhere is a failure to reach the manager that holds an agent. The agent has not seen the request.
-type elsewhere struct{ error }
+type elsewhere struct {
+	error
+	// unsent says that there was no connection to that manager either, so the request's body is whole.
+	unsent bool
+}
 
 func (e elsewhere) Unwrap() error { return e.error }
 
@@ -83,12 +87,18 @@ func unseen(err error) bool {
 	return errors.As(err, &e)
 }
 
+// repeatable reports whether a request can be sent again after err: its body is whole, or can be had again.
+func repeatable(req *http.Request, err error) bool {
+	var e elsewhere
+	return errors.As(err, &e) && (e.unsent || req.Body == nil || req.Body == http.NoBody || req.GetBody != nil)
+}
+
 // RoundTrip sends a request to an agent, see agent.Link, through the manager that it is connected to. The caller
 // closes the reply's body. An agent that cannot be reached is Unavailable. When the other manager is gone or has the agent no
 // more, a request whose body can be sent again is tried once more: the agent may have moved.
 func (r *Relay) RoundTrip(id cluster.AgentID, req *http.Request) (*http.Response, error) {
 	resp, err := r.once(id, req)
-	if err == nil || !unseen(err) || req.Body != nil && req.Body != http.NoBody && req.GetBody == nil {
+	if err == nil || !repeatable(req, err) {
 		return resp, err
 	}
 	ctx := req.Context()
@@ -139,7 +149,7 @@ func (r *Relay) once(id cluster.AgentID, req *http.Request) (*http.Response, err
 	}
 	p, ok := r.o.Find(holder)
 	if !ok {
-		return nil, elsewhere{away(id, holder, nil)}
+		return nil, elsewhere{away(id, holder, nil), true}
 	}
 	l, err := r.link(p)
 	if err != nil {
@@ -218,7 +228,7 @@ func failed(resp *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxFailure)) // what came says enough
 	err := run.FaultOf(resp.StatusCode, text)
 	if fault.ReasonOf(err) == "agent-not-connected" {
-		return elsewhere{err}
+		return elsewhere{err, false}
 	}
 	return err
 }

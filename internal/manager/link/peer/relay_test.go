@@ -394,6 +394,33 @@ func TestAgentsMove(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
 }
 
+// A request whose body can be read only once, as that of a command with input, is sent to where the agent went when its manager is gone:
+// nobody has read of it.
+func TestABodyThatNobodyReadIsSentOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	near, far := w.start("near"), w.start("far")
+	for _, known := range []bool{false, true} { // whether there was a connection to the manager
+		agent := cluster.AgentID(fmt.Sprintf("i-%v", known))
+		far.hold(agent, says("far"))
+		if known {
+			_, _, err := near.ask(t.Context(), agent, "")
+			require.NoError(t, err)
+		}
+		far.stop()
+		near.await = func() { near.hold(agent, says(string(agent))) }
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://agent/kernels/k", io.MultiReader(strings.NewReader("once")))
+		require.NoError(t, err)
+		resp, err := near.relay.RoundTrip(agent, req)
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Contains(t, string(text), "once")
+		far = w.start("far")
+	}
+}
+
 // A manager that is gone is told with its name. When another one of that name is back at another address, it is found there.
 func TestManagersGoAndComeBack(t *testing.T) {
 	t.Parallel()

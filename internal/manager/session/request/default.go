@@ -25,6 +25,9 @@ type Defaults struct {
 	// Most are the amounts that a default stays within, because policies allow no more or the smallest agent has no more. A slot
 	// that is absent has no such bound.
 	Most cluster.Slots
+	// Part is what the variable Usual stays within besides, because other sessions are to have room beside this one. Amounts that
+	// somebody chose have no such bound.
+	Part cluster.Slots
 }
 
 // fill completes what is wanted. A named preset is taken as it is. Else an image's recommendation goes before the usual amount, and
@@ -42,6 +45,9 @@ func (d Defaults) fill(want, recommended, least, most cluster.Slots) {
 		v := Usual[slot]
 		if d.Usual[slot] > 0 {
 			v = d.Usual[slot]
+		}
+		if part, ok := d.Part[slot]; ok && v == Usual[slot] { // an administrator who wants another amount has chosen it
+			v = min(v, part)
 		}
 		if recommended[slot] > 0 {
 			v = recommended[slot]
@@ -63,4 +69,16 @@ func Share(slot cluster.SlotName, bound cluster.Amount, n int) cluster.Amount {
 	}
 	v := bound / cluster.Amount(max(n, 1))
 	return v - v%unit
+}
+
+// A session that names no memory leaves room for partsOfAgent-1 others on the smallest agent, as long as each of them gets smallestPart.
+const (
+	partsOfAgent = 4
+	smallestPart = 512 << 20
+)
+
+// PartOfAgent is how much memory of an agent the usual amount may be, so that a small agent does not go to the first session that names
+// none.
+func PartOfAgent(mem cluster.Amount) cluster.Amount {
+	return max(Share(cluster.SlotMem, mem, partsOfAgent), cluster.Whole(smallestPart))
 }

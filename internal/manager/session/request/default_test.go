@@ -38,6 +38,10 @@ func TestDefaults(t *testing.T) {
 		"one amount said":                    {labels, map[string]string{"mem": "512m"}, request.Defaults{}, slots(1, 512*mib)},
 		"the other amount said":              {labels, map[string]string{"cpu": "4"}, request.Defaults{}, slots(4, 2*gib)},
 		"less where a bound says so":         {labels, nil, request.Defaults{Most: mem(gib)}, slots(1, gib)},
+		"room for others on a small agent":   {labels, nil, request.Defaults{Part: mem(gib), Most: mem(4 * gib)}, slots(1, gib)},
+		"the amount of a policy is less":     {labels, nil, request.Defaults{Part: mem(gib), Most: mem(512 * mib)}, slots(1, 512*mib)},
+		"what an administrator chose":        {labels, nil, request.Defaults{Usual: slots(1, 3*gib), Part: mem(gib)}, slots(1, 3*gib)},
+		"what an image recommends":           {recommends, nil, request.Defaults{Part: mem(gib)}, slots(2, 4*gib)},
 		"never below what the image needs":   {large, nil, request.Defaults{Most: mem(gib)}, slots(1, 8*gib+64*mib)},
 		"never above what the image may use": {small, nil, request.Defaults{}, slots(1, gib)},
 		"a bound does not touch what is said": {labels, map[string]string{"mem": "4g"}, request.Defaults{Most: mem(gib)},
@@ -60,4 +64,15 @@ func TestShare(t *testing.T) {
 	require.Equal(t, cluster.Whole(341<<20), request.Share(cluster.SlotMem, cluster.Whole(1<<30), 3))
 	require.Zero(t, request.Share(cluster.SlotCPU, cluster.Whole(1), 2))
 	require.Equal(t, cluster.Whole(1), request.Share(cluster.SlotCPU, cluster.Whole(1), 0))
+}
+
+// Four sessions that name no memory fit on an agent that has 2 GiB, and one on any.
+func TestPartOfAgent(t *testing.T) {
+	t.Parallel()
+	const mib, gib = 1 << 20, 1 << 30
+	for capacity, want := range map[int64]int64{
+		256 * gib: 64 * gib, 8 * gib: 2 * gib, 3*gib + 1: 768 * mib, 2 * gib: 512 * mib, gib: 512 * mib,
+	} {
+		require.Equal(t, cluster.Whole(want), request.PartOfAgent(cluster.Whole(capacity)), "%d", capacity)
+	}
 }

@@ -135,7 +135,7 @@ func freshRoom(ctx context.Context, tx *store.Tx, batch []proposal) (*room, erro
 		if problem != "" {
 			continue
 		}
-		if mayProbe {
+		if mayProbe != cluster.NoProbe {
 			r.probes[cluster.AgentID(row.ID)] = &probe{trial: standing.Trial, at: row.At}
 		}
 		if r.devices[cluster.AgentID(row.ID)], err = devicesOf(row.Devices); err != nil {
@@ -192,7 +192,7 @@ func (r *room) sendProbes(ctx context.Context, tx *store.Tx, refused map[cluster
 		if try.session == "" || refused[try.session] != "" {
 			continue
 		}
-		try.trial.Probing, try.trial.ProbeAt = true, try.at.Add(cluster.ProbeLasts)
+		try.trial.Probing, try.trial.ProbeBy, try.trial.ProbeAt = true, try.session, try.at.Add(cluster.ProbeLasts)
 		raw, err := store.WriteTrial(try.trial)
 		if err != nil {
 			return err

@@ -41,7 +41,7 @@ type memory struct {
 	// stale and staleAgents are sessions and agents that the next look reads although their rows may not have changed.
 	stale       map[cluster.SessionID]struct{}
 	staleAgents map[cluster.AgentID]struct{}
-	// trials are agents in quarantine, each with when it may be tried with one session.
+	// trials are agents in quarantine, each with when somebody else may try it.
 	trials map[cluster.AgentID]time.Time
 	clock  chassis.Clock
 	// doomed are waiting sessions that can never start, each with the reason.
@@ -515,7 +515,7 @@ func newMemory(clock chassis.Clock) *memory {
 	}
 }
 
-// ripen marks agents as stale that may be tried with one session by now.
+// ripen marks agents as stale that may be tried by now, or by others than before.
 func (m *memory) ripen(now time.Time) {
 	for id, at := range m.trials {
 		if !at.After(now) {

@@ -192,10 +192,10 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		standing.EngineOK, standing.EngineError, standing.DiskProblem = r.EngineOk, r.EngineError, r.DiskProblem
 		problem, probe := standing.Problem(r.At)
 		delete(m.trials, id)
-		if wait := standing.Trial.ProbeAt.Sub(r.At); !standing.Trial.Since.IsZero() && wait > 0 {
-			m.trials[id] = m.clock.Now().Add(wait)
+		if _, next := standing.Trial.MayProbe(r.At); !next.IsZero() {
+			m.trials[id] = m.clock.Now().Add(next.Sub(r.At))
 		}
-		digest := sum(fmt.Appendf(nil, "%s %s %s %t %q %t %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, problem, probe,
+		digest := sum(fmt.Appendf(nil, "%s %s %s %t %q %d %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, problem, probe,
 			r.Devices, present[r.ID], r.HungVolumes))
 		for _, o := range removals[r.ID] {
 			digest = sum(fmt.Appendf(nil, "%d %s %d %s", digest, o.KernelID, o.Generation, o.Allocation))

@@ -336,6 +336,75 @@ func (q *Queries) EventsOfSessionAfter(ctx context.Context, sessionID string, af
 	return items, nil
 }
 
+const eventsOfUserAfter = `-- name: EventsOfUserAfter :many
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       k.cluster_role, k.cluster_idx
+FROM users u JOIN sessions s ON s.user_id = u.id
+CROSS JOIN LATERAL (SELECT v.seq, v.session_id, v.kernel_id, v.event, v.to_status, v.reason, v.detail, v.exit_code, v.at
+    FROM session_events v WHERE v.session_id = s.id AND v.seq > $1 ORDER BY v.seq LIMIT $2) e
+LEFT JOIN kernels k ON k.id = e.kernel_id
+WHERE u.id = $3
+ORDER BY e.seq LIMIT $2
+`
+
+type EventsOfUserAfterRow struct {
+	Seq         int64
+	SessionID   string
+	KernelID    *string
+	Event       string
+	ToStatus    string
+	Reason      string
+	Detail      string
+	ExitCode    *int32
+	At          time.Time
+	SessionName string
+	AccessKey   string
+	UserID      string
+	DomainName  string
+	OwnerRole   string
+	ClusterRole *string
+	ClusterIdx  *int32
+}
+
+// Costs what the user has, however much happened to others.
+func (q *Queries) EventsOfUserAfter(ctx context.Context, after int64, maxRows int32, userID string) ([]EventsOfUserAfterRow, error) {
+	rows, err := q.db.Query(ctx, eventsOfUserAfter, after, maxRows, userID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []EventsOfUserAfterRow{}
+	for rows.Next() {
+		var i EventsOfUserAfterRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.SessionID,
+			&i.KernelID,
+			&i.Event,
+			&i.ToStatus,
+			&i.Reason,
+			&i.Detail,
+			&i.ExitCode,
+			&i.At,
+			&i.SessionName,
+			&i.AccessKey,
+			&i.UserID,
+			&i.DomainName,
+			&i.OwnerRole,
+			&i.ClusterRole,
+			&i.ClusterIdx,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const getTask = `-- name: GetTask :one
 SELECT id, kind, owner, subject, status, message, current, total, created_at, updated_at FROM background_tasks WHERE id = $1
 `

@@ -14,7 +14,7 @@ import (
 
 const kernelsToMove = `-- name: KernelsToMove :many
 SELECT id, session_id, local_rank, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
-       deadline, exit_code, absences, container_id, (log IS NOT NULL)::boolean AS has_log
+       deadline, exit_code, absences, container_id, oom_killed, (log IS NOT NULL)::boolean AS has_log
 FROM kernels WHERE session_id = ANY($1::uuid[]) ORDER BY session_id, local_rank
 `
 
@@ -33,6 +33,7 @@ type KernelsToMoveRow struct {
 	ExitCode         *int32
 	Absences         int32
 	ContainerID      *string
+	OomKilled        bool
 	HasLog           bool
 }
 
@@ -60,6 +61,7 @@ func (q *Queries) KernelsToMove(ctx context.Context, sessions []string) ([]Kerne
 			&i.ExitCode,
 			&i.Absences,
 			&i.ContainerID,
+			&i.OomKilled,
 			&i.HasLog,
 		); err != nil {
 			return nil, err

@@ -376,6 +376,16 @@ func (q *Queries) NextGeneration(ctx context.Context, iD string, generation int6
 	return result.RowsAffected(), nil
 }
 
+const noteOutOfMemory = `-- name: NoteOutOfMemory :exec
+UPDATE kernels SET oom_killed = true WHERE id = $1
+`
+
+// Processes of a kernel that runs were killed for want of memory.
+func (q *Queries) NoteOutOfMemory(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, noteOutOfMemory, id)
+	return err
+}
+
 const noteWait = `-- name: NoteWait :exec
 WITH k AS (
     UPDATE kernels SET status_info = $1 WHERE kernels.id = $2 AND status_info <> $1

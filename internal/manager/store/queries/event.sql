@@ -34,6 +34,18 @@ LEFT JOIN kernels k ON k.id = e.kernel_id
 WHERE e.seq > @after
 ORDER BY e.seq LIMIT @max_rows;
 
+-- name: EventsOfUserAfter :many
+-- Costs what the user has, however much happened to others.
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       k.cluster_role, k.cluster_idx
+FROM users u JOIN sessions s ON s.user_id = u.id
+CROSS JOIN LATERAL (SELECT v.seq, v.session_id, v.kernel_id, v.event, v.to_status, v.reason, v.detail, v.exit_code, v.at
+    FROM session_events v WHERE v.session_id = s.id AND v.seq > @after ORDER BY v.seq LIMIT @max_rows) e
+LEFT JOIN kernels k ON k.id = e.kernel_id
+WHERE u.id = @user_id
+ORDER BY e.seq LIMIT @max_rows;
+
 -- name: EventsOfSessionAfter :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
        s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,

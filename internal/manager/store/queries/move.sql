@@ -83,6 +83,10 @@ WITH k AS (
 )
 UPDATE sessions s SET status_info = @info FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL;
 
+-- name: NoteOutOfMemory :exec
+-- Processes of a kernel that runs were killed for want of memory.
+UPDATE kernels SET oom_killed = true WHERE id = @id;
+
 -- name: SpareDeadlines :exec
 -- Deadlines that passed, or will soon, while nobody could keep them: each is at least so long from now.
 UPDATE kernels SET deadline = now() + @least::interval WHERE ended_at IS NULL AND deadline < now() + @least::interval;

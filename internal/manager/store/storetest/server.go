@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -26,6 +27,7 @@ type Server struct {
 	t    testing.TB
 	bin  string
 	dir  string
+	host string
 	port int
 	cred *syscall.Credential
 	cmd  *exec.Cmd
@@ -36,6 +38,12 @@ type Server struct {
 // NewServer starts a server that ends with the test. Its log writer is so slow that a crash loses the transaction numbers of
 // transactions which were rolled back, as it may with any server.
 func NewServer(t testing.TB) *Server {
+	t.Helper()
+	return NewServerAt(t, "127.0.0.1")
+}
+
+// NewServerAt is NewServer that listens on another address of this host, and serves whoever reaches that.
+func NewServerAt(t testing.TB, host string) *Server {
 	t.Helper()
 	bin, err := findBinaries()
 	if err != nil && os.Getenv("BERTH_TEST_DSN") != "" {
@@ -48,7 +56,7 @@ func NewServer(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, bin: bin, dir: dir}
+	s := &Server{t: t, bin: bin, dir: dir, host: host}
 	t.Cleanup(func() {
 		s.Kill()
 		_ = os.RemoveAll(dir)
@@ -59,7 +67,15 @@ func NewServer(t testing.TB) *Server {
 	if err := initialise(bin, dir, filepath.Join(dir, "data"), s.cred); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it only finds a free port
+	rules, err := os.OpenFile(filepath.Join(dir, "data", "pg_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = rules.WriteString("host all all samenet trust\n")
+		err = errors.Join(err, rules.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0")) //nolint:noctx // it only finds a free port
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,18 +92,18 @@ func NewServer(t testing.TB) *Server {
 
 // DSN is the address of the server's database.
 func (s *Server) DSN() string {
-	return fmt.Sprintf("host=127.0.0.1 port=%d user=berth dbname=postgres sslmode=disable", s.port)
+	return fmt.Sprintf("host=%s port=%d user=berth dbname=postgres sslmode=disable", s.host, s.port)
 }
 
 // Addr is where the server listens.
-func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *Server) Addr() string { return net.JoinHostPort(s.host, strconv.Itoa(s.port)) }
 
 // Start starts the server and returns when it serves.
 func (s *Server) Start() {
 	s.t.Helper()
 	data := filepath.Join(s.dir, "data")
 	args := []string{"-D", data, "-k", s.dir}
-	for _, set := range []string{"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(s.port), "fsync=off", "shared_buffers=16MB",
+	for _, set := range []string{"listen_addresses=" + s.host, "port=" + strconv.Itoa(s.port), "fsync=off", "shared_buffers=16MB",
 		"max_connections=60", "wal_writer_delay=10s", "checkpoint_timeout=1h", "timezone=" + serverTimeZone, "log_timezone=UTC"} {
 		args = append(args, "-c", set)
 	}
@@ -148,6 +164,26 @@ func (s *Server) serves(deadline time.Time) bool {
 		}
 	}
 	return false
+}
+
+// Pause stops every process of the server, as SIGSTOP does, until it is called with false.
+func (s *Server) Pause(on bool) {
+	s.t.Helper()
+	sign := syscall.SIGCONT
+	if on {
+		sign = syscall.SIGSTOP
+	}
+	// Backends lead process groups of their own.
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", s.cmd.Process.Pid, s.cmd.Process.Pid))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, pid := range append(strings.Fields(string(children)), strconv.Itoa(s.cmd.Process.Pid)) {
+		n, err := strconv.Atoi(pid)
+		if err == nil {
+			_ = syscall.Kill(n, sign) // a backend may have ended
+		}
+	}
 }
 
 // Kill kills every process of the server and returns when none is left. Were only the postmaster killed, a connection could answer once

@@ -48,7 +48,14 @@ func New(t testing.TB) *store.Store {
 // Open is New on a database that the test made with DSN: a second manager of the same cluster.
 func Open(t testing.TB, dsn string) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Config{DSN: dsn, SkipMigrations: true}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	return OpenWith(t, store.Config{DSN: dsn})
+}
+
+// OpenWith is Open with another configuration.
+func OpenWith(t testing.TB, c store.Config) *store.Store {
+	t.Helper()
+	c.SkipMigrations = true
+	s, err := store.Open(t.Context(), c, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatalf("open the test's database: %v", err)
 	}

@@ -25,6 +25,8 @@ type directory struct {
 	conn syscall.RawConn
 	// opath says that the descriptor only names the directory: it cannot be read or synced.
 	opath bool
+	// flush makes a file durable; it is Options.Sync.
+	flush func(*os.File) error
 }
 
 const (
@@ -32,13 +34,13 @@ const (
 	noLinks    = insideOnly | unix.RESOLVE_NO_SYMLINKS
 )
 
-func newDirectory(f *os.File, opath bool) (*directory, error) {
+func newDirectory(f *os.File, opath bool, flush func(*os.File) error) (*directory, error) {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	return &directory{f: f, conn: conn, opath: opath}, nil
+	return &directory{f: f, conn: conn, opath: opath, flush: flush}, nil
 }
 
 func (d *directory) Close() error { return d.f.Close() }
@@ -89,7 +91,7 @@ func (d *directory) dir(p string, resolve uint64) (*directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newDirectory(f, true)
+	return newDirectory(f, true, d.flush)
 }
 
 // readable opens the directory at p for listing and syncing.
@@ -98,7 +100,7 @@ func (d *directory) readable(p string, resolve uint64) (*directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newDirectory(f, false)
+	return newDirectory(f, false, d.flush)
 }
 
 // parent names the directory that holds the last component of p, which is not ".".
@@ -248,8 +250,29 @@ func (d *directory) sync() error {
 		f = r.f
 	}
 	// Some file systems have nothing to sync for directories.
-	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
+	if err := d.flush(f); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
 		return err
+	}
+	return nil
+}
+
+// syncWay makes the names on the way from d to p durable, also those that others have made and perhaps not synced yet. Who removes some of
+// them meanwhile is none of its business.
+func (d *directory) syncWay(p string, resolve uint64) error {
+	for p = d.existing(p); p != "."; {
+		p = path.Dir(p)
+		up, err := d.dir(p, resolve)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = up.sync()
+		up.Close()
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -35,28 +35,28 @@ func (v *vol) CreateFolder(ctx context.Context, f cluster.FolderRef, mode fs.Fil
 		mode := v.owner.rootMode(mode)
 		made, err := parent.makeDir(name, mode, v.owner)
 		if err == nil && !made {
-			made, err = v.adopt(parent, name, mode)
-		}
-		if err == nil && made {
-			err = parent.sync()
+			err = v.adopt(parent, name, mode)
 		}
 		return err
 	})
+	if err == nil { // also where a proxy that was killed had made it and no more
+		err = v.root.syncWay(f.Dir(), noLinks)
+	}
 	return explain(err, "make", what)
 }
 
 // adopt gives a folder's directory to its owner, where a proxy that was killed had made it and no more.
-func (v *vol) adopt(parent *directory, name string, mode fs.FileMode) (changed bool, err error) {
+func (v *vol) adopt(parent *directory, name string, mode fs.FileMode) error {
 	st, err := parent.stat(name)
 	if err != nil || v.owner.uid <= 0 || int(st.Uid) != os.Geteuid() {
-		return false, err
+		return err
 	}
 	f, err := parent.open(name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0, noLinks)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer f.Close()
-	return true, v.owner.give(f, mode)
+	return v.owner.give(f, mode)
 }
 
 // closeRoot makes the root of a folder the owner's alone. It finds roots that were made by an older proxy, copied, or opened to others by a

@@ -65,6 +65,9 @@ func open(o Options) (volume.Volume, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Sync == nil {
+		o.Sync = (*os.File).Sync
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -79,7 +82,7 @@ func open(o Options) (volume.Volume, error) {
 	if err != nil {
 		return nil, bad(err)
 	}
-	root, err := newDirectory(f, false)
+	root, err := newDirectory(f, false, o.Sync)
 	if err != nil {
 		return nil, bad(err)
 	}

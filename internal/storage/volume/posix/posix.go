@@ -45,7 +45,9 @@ type Options struct {
 	Reserve int64
 
 	Now func() time.Time // time.Now when nil
-	Log *slog.Logger     // discards when nil
+	// Sync makes the names in a directory durable: (*os.File).Sync when nil. Tests see by it what a crash of the host would leave.
+	Sync func(dir *os.File) error
+	Log  *slog.Logger // discards when nil
 }
 
 // counts tells whether limits are kept by accounting.

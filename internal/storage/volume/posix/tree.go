@@ -128,14 +128,20 @@ func (t *folderTree) Mkdir(p string, parents, existOK bool) error {
 		if err != nil {
 			return err
 		}
-		if made {
-			return up.sync() // whoever is told of it finds it again after a crash of the host
+		if !made {
+			st, err := up.stat(name)
+			if err != nil {
+				return err
+			}
+			if !existOK || !isDir(&st) {
+				return unix.EEXIST
+			}
 		}
-		st, err := up.stat(name)
-		if err == nil && (!existOK || !isDir(&st)) {
-			err = unix.EEXIST
+		// Whoever is told of it finds it again after a crash of the host, also where somebody else has just made it.
+		if parents {
+			return t.root.syncWay(p, insideOnly)
 		}
-		return err
+		return up.sync()
 	})
 }
 
