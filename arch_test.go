@@ -330,6 +330,7 @@ var rules = []rule{
 	// Clients.
 	{dir: "api", duty: "public types of the wire and the Go client", stdOnly: true},
 	{dir: "api/admin", duty: "the part of the API that administrators use", stdOnly: true, allow: []string{"api"}},
+	{dir: "api/endpoint", duty: "addresses of managers, and which one a request is sent to", stdOnly: true},
 	{dir: "api/follow", duty: "logs and executions that outlive a manager", stdOnly: true, allow: []string{"api"}},
 	{dir: "api/transfer", duty: "moves files between this machine and folders", stdOnly: true, allow: []string{"api"}},
 	{dir: "internal/cli", duty: "client verbs of the command line", allow: []string{"api"}},

@@ -200,6 +200,26 @@ func TestASVSChecker(t *testing.T) {
 	}
 }
 
+// TestFuzzTargetsAreListed: docs/security.md names every fuzz target.
+func TestFuzzTargetsAreListed(t *testing.T) {
+	t.Parallel()
+	_, sources := parseAll(t)
+	text, err := os.ReadFile(filepath.Join("docs", "security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, dirs := range testsOf(sources) {
+		if !strings.HasPrefix(name, "Fuzz") {
+			continue
+		}
+		for _, dir := range dirs {
+			if !strings.Contains(string(text), path.Base(dir)+"."+name+"`") {
+				t.Errorf("docs/security.md does not list %s of %s", name, dir)
+			}
+		}
+	}
+}
+
 // forbiddenImports are packages that a rule of ASVS is about, and the files that may use them nevertheless, each for a reason.
 var forbiddenImports = map[string][]string{
 	// Old hash functions and ciphers. The one file compares checksums that clients of the tus protocol ask for.
@@ -316,14 +336,7 @@ func TestASVSTLS(t *testing.T) {
 				return true
 			}
 			found++
-			fields := map[string]ast.Expr{}
-			for _, e := range lit.Elts {
-				if kv, ok := e.(*ast.KeyValueExpr); ok {
-					if k, ok := kv.Key.(*ast.Ident); ok {
-						fields[k.Name] = kv.Value
-					}
-				}
-			}
+			fields := fieldsOf(lit)
 			at := set.Position(lit.Pos())
 			if v, ok := fields["MinVersion"]; ok && !isSelector(v, "tls", "VersionTLS12") && !isSelector(v, "tls", "VersionTLS13") {
 				t.Errorf("%s: MinVersion is not TLS 1.2 or 1.3", at)
@@ -361,6 +374,130 @@ func checkTLSFields(t *testing.T, set *token.FileSet, s source) {
 		}
 		return true
 	})
+}
+
+// TestASVSRedirects: no client of the product follows a redirect. Where an answer leads is not for the server that was asked to choose,
+// and credentials would travel along.
+func TestASVSRedirects(t *testing.T) {
+	t.Parallel()
+	set, sources := parseAll(t)
+	found := 0
+	for _, s := range sources {
+		if !ofProduct(s) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				for _, name := range []string{"DefaultClient", "Get", "Head", "Post", "PostForm"} {
+					if isSelector(n, "http", name) {
+						t.Errorf("%s: http.%s follows redirects", set.Position(n.Pos()), name)
+					}
+				}
+			case *ast.ValueSpec:
+				if n.Type != nil && isSelector(n.Type, "http", "Client") {
+					t.Errorf("%s: write the client with its CheckRedirect", set.Position(n.Pos()))
+				}
+			case *ast.CompositeLit:
+				switch {
+				case isSelector(n.Type, "http", "Client"):
+					found++
+					if !staysPut(fieldsOf(n)["CheckRedirect"]) {
+						t.Errorf("%s: this client follows redirects", set.Position(n.Pos()))
+					}
+				case isSelector(n.Type, "acme", "Client") && fieldsOf(n)["HTTPClient"] == nil:
+					t.Errorf("%s: without a client of ours it follows redirects", set.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+	if found < 5 {
+		t.Errorf("only %d clients were found", found)
+	}
+}
+
+// staysPut reports whether a CheckRedirect returns http.ErrUseLastResponse, or is the one of the engine's library, which does for
+// requests that may be sent again and refuses the others.
+func staysPut(e ast.Expr) bool {
+	if e != nil && isSelector(e, "client", "CheckRedirect") {
+		return true
+	}
+	f, ok := e.(*ast.FuncLit)
+	if !ok || len(f.Body.List) != 1 {
+		return false
+	}
+	r, ok := f.Body.List[0].(*ast.ReturnStmt)
+	return ok && len(r.Results) == 1 && isSelector(r.Results[0], "http", "ErrUseLastResponse")
+}
+
+func fieldsOf(lit *ast.CompositeLit) map[string]ast.Expr {
+	fields := map[string]ast.Expr{}
+	for _, e := range lit.Elts {
+		if kv, ok := e.(*ast.KeyValueExpr); ok {
+			if k, ok := kv.Key.(*ast.Ident); ok {
+				fields[k.Name] = kv.Value
+			}
+		}
+	}
+	return fields
+}
+
+// loggers are the functions that begin a log or choose where one goes, and the files of the product that may call them. docs/logs.md
+// tells about each of these files.
+var loggers = map[[2]string][]string{
+	{"slog", "NewTextHandler"}: {"internal/chassis/log.go", "internal/runner/runner.go"},
+	{"slog", "NewJSONHandler"}: {"internal/chassis/log.go"},
+	{"chassis", "NewLogger"}:   {"internal/platform/settings.go"},
+	{"chassis", "OpenLogFile"}: {"internal/platform/detach.go"},
+	{"slog", "SetDefault"}:     nil,
+	{"slog", "Default"}:        nil,
+	{"syslog", "New"}:          nil,
+	{"syslog", "Dial"}:         nil,
+	{"log", "Print"}:           nil,
+	{"log", "Printf"}:          nil,
+	{"log", "Println"}:         nil,
+}
+
+// TestASVSLogs: logs begin in the files alone that docs/logs.md tells about.
+func TestASVSLogs(t *testing.T) {
+	t.Parallel()
+	set, sources := parseAll(t)
+	page, err := os.ReadFile(filepath.Join("docs", "logs.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for _, s := range sources {
+		if !ofProduct(s) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			for f, allowed := range loggers {
+				if !isSelector(sel, f[0], f[1]) {
+					continue
+				}
+				if used[s.path] = true; !slices.Contains(allowed, s.path) {
+					t.Errorf("%s: %s.%s begins a log of its own", set.Position(sel.Pos()), f[0], f[1])
+				}
+			}
+			return true
+		})
+	}
+	for f, allowed := range loggers {
+		for _, a := range allowed {
+			if !used[a] {
+				t.Errorf("%s does not call %s.%s, take it out of the list", a, f[0], f[1])
+			}
+			if !strings.Contains(string(page), "`"+a+"`") {
+				t.Errorf("docs/logs.md does not tell about %s", a)
+			}
+		}
+	}
 }
 
 func isSelector(e ast.Expr, pkg, name string) bool {

@@ -14,6 +14,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"berth.dev/berth/api/endpoint"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 
 // Client talks to the managers of one cluster as one keypair. It is safe for concurrent use.
 type Client struct {
-	managers *managers
+	managers *endpoint.Managers
 
 	cfg   Config
 	http  *http.Client
@@ -54,7 +56,7 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m, err := newManagers(append([]string{cfg.Endpoint}, cfg.Others...))
+	m, err := endpoint.New(append([]string{cfg.Endpoint}, cfg.Others...))
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +153,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		}
 		payload, r.contentType = b, "application/json"
 	}
-	for try := c.managers.attempts(r.reads || changesNothing(r.method)); ; {
+	for try := c.managers.Attempts(r.reads || endpoint.ChangesNothing(r.method)); ; {
 		var body io.Reader
 		switch {
 		case payload != nil:
@@ -160,7 +162,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 			// The transport closes what it could not send, and another manager may get it. Whoever made the body closes it.
 			body = struct{ io.Reader }{r.body}
 		}
-		req, err := c.signed(ctx, try.base(), r, body, payload)
+		req, err := c.signed(ctx, try.Base(), r, body, payload)
 		if err != nil {
 			return nil, err
 		}
@@ -175,8 +177,8 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
-		at := try.base()
-		if !try.again(ctx, err) {
+		at := try.Base()
+		if !try.Again(ctx, err) {
 			return nil, unreached(ctx, at, err)
 		}
 	}

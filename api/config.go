@@ -7,11 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
+
+	"berth.dev/berth/api/endpoint"
 )
 
 // Names of the environment variables that configure a client.
@@ -74,12 +74,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%s is not set: %w", EnvEndpoint, ErrNotConfigured)
 	}
 	for _, e := range append([]string{c.Endpoint}, c.Others...) {
-		if _, err := parseEndpoint(e); err != nil {
+		if _, err := endpoint.Parse(e); err != nil {
 			return err
 		}
 	}
-	if len(c.Others) >= maxManagers {
-		return fmt.Errorf("%s names %d managers; at most %d are used", EnvEndpoint, 1+len(c.Others), maxManagers)
+	if len(c.Others) >= endpoint.Max {
+		return fmt.Errorf("%s names %d managers; at most %d are used", EnvEndpoint, 1+len(c.Others), endpoint.Max)
 	}
 	if c.Fingerprint != "" {
 		if _, err := parseFingerprint(c.Fingerprint); err != nil {
@@ -90,18 +90,6 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%s and %s must be set together", EnvAccessKey, EnvSecretKey)
 	}
 	return nil
-}
-
-// parseEndpoint reads the address of one manager.
-func parseEndpoint(text string) (*url.URL, error) {
-	u, err := url.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("read endpoint %q: %w", text, err)
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return nil, fmt.Errorf("endpoint %q is not of the form http://host:port or https://host:port", text)
-	}
-	return u, nil
 }
 
 // Lookup says where LoadConfig looks.
@@ -142,7 +130,7 @@ func LoadConfig(l Lookup) (Config, error) {
 
 		Fingerprint: or(getenv(EnvFingerprint), values(EnvFingerprint)),
 	}
-	c.Endpoint, c.Others = endpoints(or(l.Endpoint, values(EnvEndpoint)))
+	c.Endpoint, c.Others = endpoint.Split(or(l.Endpoint, values(EnvEndpoint)))
 	if err := c.Validate(); err != nil {
 		return Config{}, fmt.Errorf("configure client from %s: %w", source, err)
 	}
@@ -218,20 +206,6 @@ func parseEnvFile(r io.Reader) (map[string]string, error) {
 		m[name] = value
 	}
 	return m, s.Err()
-}
-
-// endpoints reads a comma-separated list of addresses.
-func endpoints(list string) (first string, others []string) {
-	for e := range strings.SplitSeq(list, ",") {
-		switch e = strings.TrimRight(strings.TrimSpace(e), "/"); {
-		case e == "" || e == first || slices.Contains(others, e):
-		case first == "":
-			first = e
-		default:
-			others = append(others, e)
-		}
-	}
-	return first, others
 }
 
 func or(values ...string) string {

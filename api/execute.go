@@ -324,8 +324,8 @@ func (c *Client) dial(ctx context.Context, path string, query map[string][]strin
 	dialCtx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
 		fmt.Errorf("%s: no answer within %s: %w", r.op(), quickTimeout, context.DeadlineExceeded))
 	defer cancel()
-	for try := c.managers.attempts(false); ; {
-		req, err := c.signed(ctx, try.base(), r, nil, nil)
+	for try := c.managers.Attempts(false); ; {
+		req, err := c.signed(ctx, try.Base(), r, nil, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -338,8 +338,8 @@ func (c *Client) dial(ctx context.Context, path string, query map[string][]strin
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 			return nil, readProblem(r.op(), resp.StatusCode, resp.Body)
 		}
-		at := try.base()
-		if context.Cause(dialCtx) != nil || !try.again(dialCtx, err) {
+		at := try.Base()
+		if context.Cause(dialCtx) != nil || !try.Again(dialCtx, err) {
 			return nil, unreached(dialCtx, at, err)
 		}
 	}

@@ -130,6 +130,7 @@ func TestTheClientStaysWhereItIsAnswered(t *testing.T) {
 	require.Equal(t, before, first.came.Load(), "it is not asked any more")
 	require.EqualValues(t, 4, second.came.Load())
 	second.Close()
+	c.Close() // a request on a connection that is being closed fails
 	first.drops.Store(false)
 	require.NoError(t, c.InterruptSession(t.Context(), "x"), "the list goes round")
 }

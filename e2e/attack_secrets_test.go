@@ -1,6 +1,9 @@
 package e2e_test
 
 import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -18,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"berth.dev/berth/internal/embedded"
+	"berth.dev/berth/internal/manager/seal"
 )
 
 // secretWord is text of a secret file that is long enough to be one.
@@ -59,11 +62,66 @@ func (p *platform) secretsOf() map[string]string {
 	return out
 }
 
+// vaultSecrets are the keys that the cluster keeps sealed in its database, in every form that they might be written in: of the
+// authority of nodes, of grants, of tickets.
+func (p *platform) vaultSecrets() map[string]string {
+	p.t.Helper()
+	key, err := seal.Load(filepath.Join(p.dir, "manager", "master.key"), rand.Reader)
+	require.NoError(p.t, err)
+	db := p.database()
+	rows, err := db.Query(p.t.Context(), `SELECT key, value FROM cluster_settings WHERE key LIKE 'vault/%'`)
+	require.NoError(p.t, err)
+	out := map[string]string{}
+	for rows.Next() {
+		var name string
+		var raw json.RawMessage
+		require.NoError(p.t, rows.Scan(&name, &raw))
+		var sealed []byte
+		require.NoError(p.t, json.Unmarshal(raw, &sealed))
+		text, err := key.Open(sealed, name)
+		require.NoError(p.t, err)
+		var found any
+		if json.Unmarshal([]byte(text.Reveal()), &found) == nil {
+			secretFields(out, name, "", found)
+		}
+	}
+	require.NoError(p.t, rows.Err())
+	return out
+}
+
+// secretFields collects the values of fields that hold secrets.
+func secretFields(out map[string]string, where, name string, value any) {
+	switch v := value.(type) {
+	case map[string]any:
+		for field, in := range v {
+			secretFields(out, where, field, in)
+		}
+	case []any:
+		for i, in := range v {
+			secretFields(out, fmt.Sprintf("%s %d", where, i), name, in)
+		}
+	case string:
+		// Records of nodes have a field of that name, too: what everybody may know of a public key.
+		if !secretField.MatchString(name) || len(v) < 20 || strings.HasPrefix(where, "vault/node-certificate") {
+			return
+		}
+		out[where+" "+name] = v
+		if raw, err := base64.StdEncoding.DecodeString(v); err == nil {
+			out[where+" "+name+", raw"] = string(raw)
+			out[where+" "+name+", in hexadecimal"] = hex.EncodeToString(raw)
+			out[where+" "+name+", for addresses"] = base64.RawURLEncoding.EncodeToString(raw)
+		}
+	}
+}
+
+var secretField = regexp.MustCompile(`(?i)^(key|secret|seed|private|token)s?$`)
+
 // TestAttackSecrets does with a cluster what brings secrets into it, and then looks for each of them in everything that the run put out.
 func TestAttackSecrets(t *testing.T) {
 	t.Parallel()
 	p := up(t)
 	secrets := p.secretsOf()
+	require.Contains(t, strings.Join(slices.Collect(maps.Keys(secrets)), "\n"), "master.key", "the master key is one of them")
 	mark := func(name string) string {
 		word := "s3cret-" + name + "-8b1f60c2d7"
 		secrets[name] = word
@@ -135,6 +193,26 @@ func TestAttackSecrets(t *testing.T) {
 		admin.try("POST", "/folders/keys/"+verb, `{"path":"in","prefix":"x","store":{"bucket":"b",
 			"endpoint":"https://127.0.0.1:1","access_key":"`+mark("store access key "+verb)+`","secret_key":"`+mark("store secret key "+verb)+`"}}`)
 	}
+	// What an administrator makes: tokens that let hosts and managers join, the key of a storage proxy. Only who asks sees them.
+	for _, role := range []string{"agent", "appproxy"} {
+		secrets["join token of an "+role] = strings.TrimSpace(p.must("admin", "join-token", "create", "--role", role, "--name", "new-"+role))
+	}
+	for i, word := range secretWord.FindAllString(p.must("admin", "storage-key", "--name", "elsewhere"), -1) {
+		secrets[fmt.Sprintf("storage proxy's key %d", i)] = word
+	}
+	p.must("admin", "join-token", "list")
+	secrets["password after a reset"] = func() string {
+		var fresh struct{ Password string }
+		require.NoError(t, json.Unmarshal([]byte(p.must("admin", "reset-password", "--json")), &fresh))
+		return fresh.Password
+	}()
+	p.must("admin", "rotate-master-key")
+	for name, word := range p.secretsOf() {
+		secrets[name+" after the rotation"] = word
+	}
+	sealed := p.vaultSecrets()
+	require.Greater(t, len(sealed), 8, "%v", slices.Collect(maps.Keys(sealed)))
+	maps.Copy(secrets, sealed)
 	t.Cleanup(func() { // what the story leaves on the engine
 		if ids := committed(t, lab); len(ids) > 0 {
 			_, _ = docker(append([]string{"rmi", "-f"}, ids...)...)
@@ -172,6 +250,16 @@ func TestAttackSecrets(t *testing.T) {
 			}
 		}
 	}
+	// The database holds what users gave to keep in the clear, and of the platform's own secrets none. Nor does etcd.
+	for where, dump := range map[string]string{"the database": p.everyTable(), "etcd": p.etcdFiles()} {
+		require.Contains(t, dump, map[string]string{"the database": "keeper@berth.local", "etcd": "berth"}[where])
+		for what, word := range secrets {
+			at := strings.Index(dump, word)
+			if given := strings.HasPrefix(word, "s3cret-"); at >= 0 && !given {
+				t.Errorf("%s holds the %s: …%q…", where, what, dump[max(0, at-300):at])
+			}
+		}
+	}
 	t.Logf("looked for %d secrets in %d outputs", len(secrets), len(outputs))
 	p.clean()
 }
@@ -190,11 +278,7 @@ func (p *platform) outputs(session, name string) map[string]string {
 		out["berth "+strings.Join(args, " ")] = r.stdout + r.stderr
 	}
 	// Rows that are a record of what happened, as any administrator reads them.
-	sockets := embedded.SocketDir(p.dir, "pg", ".s.PGSQL.5432")
-	db, err := pgx.Connect(p.t.Context(), (&url.URL{Scheme: "postgres", User: url.User("berth"), Path: "/berth",
-		RawQuery: url.Values{"host": {sockets}}.Encode()}).String())
-	require.NoError(p.t, err)
-	defer func() { _ = db.Close(p.t.Context()) }()
+	db := p.database()
 	for table, query := range map[string]string{
 		"session_events": `SELECT coalesce(string_agg(e::text, E'\n'), '') FROM session_events e`,
 		"states": `SELECT coalesce(string_agg(status_info || status_data::text, E'\n'), '') FROM
@@ -229,6 +313,42 @@ func (p *platform) outputs(session, name string) map[string]string {
 		}
 	}
 	return out
+}
+
+// etcdFiles is what the files of etcd hold, without the room that it keeps for later.
+func (p *platform) etcdFiles() string {
+	p.t.Helper()
+	var b strings.Builder
+	require.NoError(p.t, filepath.WalkDir(filepath.Join(p.dir, "etcd"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for part := range strings.SplitSeq(string(text), strings.Repeat("\x00", 64)) {
+			b.WriteString(part)
+		}
+		return err
+	}))
+	return b.String()
+}
+
+// everyTable is what all tables hold, as text.
+func (p *platform) everyTable() string {
+	p.t.Helper()
+	db := p.database()
+	rows, err := db.Query(p.t.Context(), `SELECT quote_ident(table_name) FROM information_schema.tables
+		WHERE table_schema = 'public' AND table_type = 'BASE TABLE' ORDER BY 1`)
+	require.NoError(p.t, err)
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(p.t, err)
+	require.Greater(p.t, len(tables), 20)
+	var b strings.Builder
+	for _, table := range tables {
+		var text string
+		require.NoError(p.t, db.QueryRow(p.t.Context(), `SELECT coalesce(string_agg(t::text, E'\n'), '') FROM `+table+` t`).Scan(&text), table)
+		b.WriteString(table + ":\n" + text + "\n")
+	}
+	return b.String()
 }
 
 // committed are the ids of the engine's images that were made of a session of a name.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -159,4 +160,63 @@ func TestAttackUserNumbers(t *testing.T) {
 			return strings.Contains(p.must("agent", "info", agent), "share the user number 9001")
 		})
 	})
+}
+
+// TestKilledCommitsGiveFilesBack: while an image is made of a session, the session's files in its container belong to the number that
+// sessions share. When everything is killed just then, the session has its files back after the next start, and the same number.
+func TestKilledCommitsGiveFilesBack(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only an agent that is root gives out user numbers")
+	}
+	needEngine(t)
+	open := "berth-test/open-" + uuid.NewString()[:8] + ":1"
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM berth/python:3.11\nRUN mkdir -m 1777 /opt/open\n"), 0o644))
+	out, err := docker("build", "-q", "--network=none", "-t", open, dir)
+	require.NoError(t, err, out)
+	t.Cleanup(func() { _, _ = docker("rmi", "-f", open) })
+	p := up(t)
+	me := p.imageTenant(p.env())
+	t.Cleanup(func() { p.forgetCommits(me.user) })
+	r := p.run("", "session", "create", open, "--name", "writer", "-r", "mem=512m")
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	in := func(script string) string {
+		t.Helper()
+		r := p.inside("writer", script)
+		require.Zero(t, r.code, "%s: %s%s", script, r.stdout, r.stderr)
+		return strings.TrimSpace(r.stdout)
+	}
+	number := in("id -u")
+	require.NotEqual(t, "9001", number)
+	// Enough that making the image takes a while: the bytes do not compress.
+	in("mkdir /opt/open/d && echo one > /opt/open/d/file && chmod 4755 /opt/open/d/file && head -c 250000000 /dev/urandom > /opt/open/big")
+	containers, err := docker("ps", "-q", "--no-trunc", "--filter", "label=berth.session="+p.sessions()["writer"].ID)
+	require.NoError(t, err)
+	pid, err := docker("inspect", "--format", "{{.State.Pid}}", strings.TrimSpace(containers))
+	require.NoError(t, err)
+	file := filepath.Join("/proc", strings.TrimSpace(pid), "root/opt/open/d/file")
+	owner := func() string { return strconv.Itoa(ownerOf(t, file)) }
+	require.Equal(t, number, owner())
+	_, err = me.c.CommitSession(t.Context(), "writer", "cut")
+	require.NoError(t, err)
+	for deadline := time.Now().Add(patience); owner() == number; {
+		require.True(t, time.Now().Before(deadline), "the image is not being made")
+	}
+	p.kill()
+	require.Equal(t, "9001", owner(), "nobody gave the files back before the crash: the story has to be told again")
+	p.start()
+	p.eventually("the files are the session's again", func() bool { return owner() == number })
+	p.eventually("the session can be used", func() bool { return p.inside("writer", "true").code == 0 })
+	require.Equal(t, number+" 4755", in("stat -c '%u %a' /opt/open/d/file"))
+	in("echo two >> /opt/open/d/file && rm /opt/open/big && touch /opt/open/new")
+	require.Equal(t, number, in("stat -c %u /opt/open/d /opt/open/new | sort -u"))
+	var again string
+	p.eventually("the commit that was cut off is given up", func() bool {
+		again, err = me.commit("writer", "whole")
+		return err == nil
+	})
+	r = p.run("", "session", "create", again, "--name", "of-it", "-r", "mem=512m")
+	require.Zero(t, r.code, r.stdout+r.stderr)
+	require.Equal(t, "one\ntwo", strings.TrimSpace(p.inside("of-it", "cat /opt/open/d/file").stdout))
 }

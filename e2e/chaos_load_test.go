@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// load is what the cluster does for its users while it is broken. Each kind of work has a method that tells what of its promise does not
+// workload is what the cluster does for its users while it is broken. Each kind of work has a method that tells what of its promise does not
 // hold, "" when it holds; what may need a moment is asked again.
-type load struct {
+type workload struct {
 	*fragile
 	began  time.Time
 	lines  string // the file that every job appends to
@@ -46,22 +46,22 @@ type job struct {
 // works are the loads, and what is checked of each. A check is made again while the cluster finds its feet, unless it is made once.
 var works = []struct {
 	name, promise string
-	broken        func(*load) string
+	broken        func(*workload) string
 	once          bool
 }{
-	{"kernel", "a Python kernel still has the variable that was set before the first fault", (*load).kernelBroken, false},
-	{"writer", "a process of a session lives on and has every number on disk, in order, once", (*load).writerBroken, false},
+	{"kernel", "a Python kernel still has the variable that was set before the first fault", (*workload).kernelBroken, false},
+	{"writer", "a process of a session lives on and has every number on disk, in order, once", (*workload).writerBroken, false},
 	{"jobs", "every acknowledged batch job has ended, with success where nothing was broken when it came, else with a word; what " +
-		"succeeded has its line in the folder once, nothing has it twice, and no container was started twice", (*load).jobsBroken, false},
-	{"uploads", "what an upload acknowledged is there in full, in every later round", (*load).uploadsBroken, false},
-	{"stream", "a TCP stream into a session carries lines in order; one that broke can be opened again", (*load).streamBroken, false},
+		"succeeded has its line in the folder once, nothing has it twice, and no container was started twice", (*workload).jobsBroken, false},
+	{"uploads", "what an upload acknowledged is there in full, in every later round", (*workload).uploadsBroken, false},
+	{"stream", "a TCP stream into a session carries lines in order; one that broke can be opened again", (*workload).streamBroken, false},
 	{"turnover", "the room of a session that was ended by force while it started is given on, and who gets it runs",
-		(*load).turnoverBroken, true},
+		(*workload).turnoverBroken, true},
 }
 
-func newLoad(f *fragile) *load {
+func newWorkload(f *fragile) *workload {
 	f.t.Helper()
-	l := &load{fragile: f, began: time.Now(), jobs: map[string]*job{}}
+	l := &workload{fragile: f, began: time.Now(), jobs: map[string]*job{}}
 	at := []string{"--agent", chaosAgents[1]}
 	folder := strings.ReplaceAll(strings.TrimSpace(f.must("folder", "create", "lines")), "-", "")
 	require.Len(f.t, folder, 32)
@@ -109,7 +109,7 @@ with open("numbers", "a") as f:
 `
 
 // submit asks for a batch job, on the n-th agent or, after the last of them, on any. Its answer may not come.
-func (l *load) submit(n int, healthy bool) {
+func (l *workload) submit(n int, healthy bool) {
 	l.mu.Lock()
 	name := fmt.Sprintf("job-%04d", len(l.jobs))
 	j := &job{}
@@ -128,7 +128,7 @@ func (l *load) submit(n int, healthy bool) {
 }
 
 // submitting asks for a job every few seconds until stop is called.
-func (l *load) submitting() (stop func()) {
+func (l *workload) submitting() (stop func()) {
 	quit := make(chan struct{})
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -146,7 +146,7 @@ func (l *load) submitting() (stop func()) {
 	return func() { close(quit); group.Wait() }
 }
 
-func (l *load) kernelBroken() string {
+func (l *workload) kernelBroken() string {
 	r, _ := l.attempt(30*time.Second, "run", "python", "--name", "kernel", "-c", "print(x)")
 	if r.code != 0 || strings.TrimSpace(r.stdout) != "4711" {
 		return fmt.Sprintf("the kernel answered %q %q", r.stdout, r.stderr)
@@ -154,7 +154,7 @@ func (l *load) kernelBroken() string {
 	return ""
 }
 
-func (l *load) writerBroken() string {
+func (l *workload) writerBroken() string {
 	r, _ := l.attempt(30*time.Second, "session", "exec", "writer", "--", "sh", "-c", "kill -0 "+l.writer+" && cat numbers")
 	if r.code != 0 {
 		return "the writer is gone: " + r.stderr
@@ -167,7 +167,7 @@ func (l *load) writerBroken() string {
 	return ""
 }
 
-func (l *load) jobsBroken() string {
+func (l *workload) jobsBroken() string {
 	r, _ := l.attempt(30*time.Second, "session", "list", "--all", "--json")
 	var rows []sessionRow
 	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
@@ -211,7 +211,7 @@ func (l *load) jobsBroken() string {
 }
 
 // startedTwice looks at what the engine itself tells of the containers of jobs.
-func (l *load) startedTwice(sessions map[string]sessionRow) string {
+func (l *workload) startedTwice(sessions map[string]sessionRow) string {
 	jobs := map[string]string{}
 	for name := range l.jobs {
 		jobs[sessions[name].ID] = name
@@ -235,7 +235,7 @@ func (l *load) startedTwice(sessions map[string]sessionRow) string {
 	return ""
 }
 
-func (l *load) uploadsBroken() string {
+func (l *workload) uploadsBroken() string {
 	for i := range l.uploads { // what was acknowledged in earlier rounds, too
 		r, _ := l.attempt(30*time.Second, "session", "exec", "writer", "--", "sh", "-c", fmt.Sprintf("wc -l < upload-%d", i))
 		if r.code != 0 || strings.TrimSpace(r.stdout) != "20000" {
@@ -254,7 +254,7 @@ func (l *load) uploadsBroken() string {
 }
 
 // streamBroken: the stream goes on, or it broke and can be opened again.
-func (l *load) streamBroken() string {
+func (l *workload) streamBroken() string {
 	if l.stream == nil {
 		conn, err := net.DialTimeout("tcp", l.gateway, 10*time.Second)
 		if err != nil {
@@ -282,7 +282,7 @@ func (l *load) streamBroken() string {
 
 // turnoverBroken: sessions follow each other, each of which needs more than half of the same agent, and each is ended by force when the
 // next one waits for its room.
-func (l *load) turnoverBroken() string {
+func (l *workload) turnoverBroken() string {
 	create := func() (name, why string) {
 		l.turns++
 		name = fmt.Sprintf("turn-%d", l.turns)

@@ -70,7 +70,7 @@ type row struct {
 
 // chaos is a cluster under load that is broken in rounds. docs/proving-ground.md describes it.
 type chaos struct {
-	*load
+	*workload
 	rand  *rand.Rand
 	round int
 	rows  map[string]*row
@@ -91,7 +91,7 @@ func TestChaos(t *testing.T) {
 	}
 	t.Logf("BERTH_CHAOS_SEED=%d", seed)
 	end := time.Now().Add(limit)
-	c := &chaos{load: newLoad(newFragile(t)), rand: rand.New(rand.NewPCG(seed, 1)), rows: map[string]*row{}}
+	c := &chaos{workload: newWorkload(newFragile(t)), rand: rand.New(rand.NewPCG(seed, 1)), rows: map[string]*row{}}
 	t.Logf("the manager is behind %s", c.wires.name())
 	all := chosen()
 	if len(all) == 0 {
@@ -108,6 +108,9 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	t.Log(c.table(all))
+	if c.round == 0 {
+		t.Errorf("no round was made: %s is too short for the cluster's start and one of these faults", limit)
+	}
 	for _, n := range c.notes {
 		t.Error(n)
 	}
@@ -156,8 +159,8 @@ func (c *chaos) play(d disturbance) {
 	}
 	for _, w := range works {
 		r.tried[w.name]++
-		why := w.broken(c.load)
-		for deadline := time.Now().Add(patience); why != "" && !w.once && time.Now().Before(deadline); why = w.broken(c.load) {
+		why := w.broken(c.workload)
+		for deadline := time.Now().Add(patience); why != "" && !w.once && time.Now().Before(deadline); why = w.broken(c.workload) {
 			<-time.After(500 * time.Millisecond)
 		}
 		if why == "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/endpoint"
 )
 
 // Outage is the patience of a client whose manager does not answer: it tries again for a while and tells its user. The zero value has no
@@ -81,7 +82,7 @@ func (o *Outage) Over() {
 }
 
 // Unreachable reports whether nobody listens at the manager's address, so that no request arrived there.
-func Unreachable(err error) bool { return api.Unsent(err) }
+func Unreachable(err error) bool { return endpoint.Unsent(err) }
 
 // Passing reports whether an error may pass by itself: the manager is away, restarts or is overloaded, or a connection broke.
 func Passing(err error) bool {

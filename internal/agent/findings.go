@@ -82,7 +82,7 @@ func askFindings(ctx context.Context, socket string) ([]Finding, error) {
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return chassis.DialUnix(ctx, socket) },
-	}}
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/findings", nil)
 	if err != nil {
 		return nil, err

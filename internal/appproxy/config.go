@@ -49,6 +49,9 @@ type Config struct {
 	// Prefer is the mode of apps whose launcher does not choose, subdomain or port; empty means the first there is.
 	Prefer string
 	TLS    TLSConfig `config:"tls"`
+	// HSTS tells browsers that come by TLS to reach the host name by TLS alone for a year, at every port. That needs a name of its own
+	// in URL, a certificate that browsers trust, and no apps on plain ports of that name or of Domain.
+	HSTS bool `config:"hsts"`
 	// TrustedProxies are the addresses or prefixes of proxies in front whose X-Forwarded-For and -Proto are believed.
 	TrustedProxies []string
 	// Secret, or the file that holds it, lets other services make launch tokens (/v2/conf). Without one nobody may.
@@ -230,6 +233,9 @@ func (c Config) Validate() error {
 	if err := c.TLS.validate(c); err != nil {
 		return err
 	}
+	if err := c.validateHSTS(); err != nil {
+		return err
+	}
 	if _, err := c.trusted(); err != nil {
 		return err
 	}
@@ -265,6 +271,29 @@ func (p PortsConfig) validate(c Config) error {
 	}
 	if p.TLS && !c.TLS.on() {
 		return fault.Invalidf("appproxy.ports.tls needs a certificate").WithNext("set appproxy.tls")
+	}
+	return nil
+}
+
+// validateHSTS refuses what would shut browsers out for a year.
+func (c Config) validateHSTS() error {
+	if !c.HSTS {
+		return nil
+	}
+	u, err := origin(c.URL)
+	if err != nil || u.Scheme != "https" || net.ParseIP(u.Hostname()) != nil {
+		return fault.Invalidf("appproxy.hsts needs the name that visitors use, appproxy.url is %q", c.URL).
+			WithNext("set appproxy.url to https://NAME[:port]")
+	}
+	if !c.TLS.on() || c.TLS.SelfSigned {
+		return fault.Invalidf("appproxy.hsts needs a certificate that browsers trust").
+			WithNext("set appproxy.tls.cert and .key, or appproxy.tls.acme")
+	}
+	host := strings.ToLower(c.Ports.Host)
+	if c.Ports.From > 0 && !c.Ports.TLS &&
+		(host == u.Hostname() || c.Domain != "" && (host == c.Domain || strings.HasSuffix(host, "."+c.Domain))) {
+		return fault.Invalidf("appproxy.hsts would keep browsers from the apps on plain ports of %s", host).
+			WithNext("set appproxy.ports.tls = true, or appproxy.ports.host to another name, or appproxy.hsts = false")
 	}
 	return nil
 }
@@ -398,6 +427,6 @@ func (c Config) engine(trusted clientaddr.Trusted) forward.Config {
 	f.OpenIdle, f.Lifetime = l.OpenIdle, l.Lifetime
 	f.Connections, f.ConnectionsPerCircuit, f.ConnectionsPerAddress = l.Connections, l.ConnectionsPerCircuit, l.ConnectionsPerAddress
 	f.RequestsPerCircuit, f.RequestsPerUser, f.RequestsPerAddress = l.RequestsPerCircuit, l.RequestsPerUser, l.RequestsPerAddress
-	f.Trusted = trusted
+	f.HSTS, f.Trusted = c.HSTS, trusted
 	return f
 }

@@ -154,7 +154,7 @@ func AskFindings(ctx context.Context, cfg Config) ([]Finding, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", cfg.SocketPath())
 		},
-	}}
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://appproxy/findings", nil)
 	if err != nil {
 		return nil, err

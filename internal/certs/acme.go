@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -51,6 +52,9 @@ type failure struct {
 	text        string
 }
 
+// authorityPatience bounds one question to the authority.
+const authorityPatience = time.Minute
+
 // ACME gets a certificate for each host name that may have one, when a visitor first asks for it. The authority proves the
 // name over port 443 (TLS-ALPN) or, where the handler of HTTP is served on it, port 80. A wildcard cannot be proven so.
 func ACME(a Authority, may func(host string) bool, clock chassis.Clock, log *slog.Logger) *Source {
@@ -72,9 +76,8 @@ func newAuthority(a Authority, may func(host string) bool, clock chassis.Clock, 
 			return nil
 		},
 	}
-	if a.Directory != "" {
-		s.manager.Client = &acme.Client{DirectoryURL: a.Directory}
-	}
+	s.manager.Client = &acme.Client{DirectoryURL: cmp.Or(a.Directory, autocert.DefaultACMEDirectory), HTTPClient: &http.Client{
+		Timeout: authorityPatience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	return s
 }
 

@@ -35,6 +35,10 @@ type HTTPOptions struct {
 	Configure func(*http.Server)
 }
 
+// HSTS is the Strict-Transport-Security of servers that are told to send it: browsers come by TLS alone for a year, to every port of
+// the host name. It does not speak for the names below.
+const HSTS = "max-age=31536000"
+
 // NewHTTPServer makes the service; see After for its place in the order.
 func NewHTTPServer(name string, o HTTPOptions) *HTTPServer {
 	if o.Drain == 0 {

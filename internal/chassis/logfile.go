@@ -70,6 +70,9 @@ func (l *LogFile) open() error {
 		return fmt.Errorf("open log: %w", err)
 	}
 	info, err := f.Stat()
+	if err == nil && info.Mode().Perm() != 0o600 { // somebody else made it
+		err = f.Chmod(0o600)
+	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("open log: %w", err), f.Close())
 	}

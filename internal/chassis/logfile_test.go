@@ -84,3 +84,28 @@ func TestARecordBeginsOnItsOwnLine(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "whole\ncut o\nnext\n", string(text))
 }
+
+// TestLogsAreTheOwnersAlone: nobody else reads a log, also where its file was made by something else, and a record that was written is
+// only ever added to.
+func TestLogsAreTheOwnersAlone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "log")
+	require.NoError(t, os.WriteFile(path, []byte("earlier\n"), 0o644))
+	for _, record := range []string{"one\n", "two\n"} {
+		l, err := chassis.OpenLogFile(path, chassis.LogFileOptions{Size: 12})
+		require.NoError(t, err)
+		_, err = l.Write([]byte(record))
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+	}
+	var all string
+	for _, name := range []string{path + ".1", path} {
+		info, err := os.Stat(name)
+		require.NoError(t, err, "the log was put aside")
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), name)
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		all += string(text)
+	}
+	require.Equal(t, "earlier\none\ntwo\n", all)
+}

@@ -36,8 +36,8 @@ type Config struct {
 	TrustedProxies []string
 	// RequireBodyDigest refuses changes of clients that do not sign the body: all but ours. Official clients can then only read.
 	RequireBodyDigest bool
-	// HSTS tells browsers that saw the API by TLS to reach its host by TLS alone for a year. It is sent with a certificate that browsers
-	// trust: from files or by ACME.
+	// HSTS tells browsers that saw the API by TLS to reach its host name by TLS alone for a year, at every port. It is sent with a
+	// certificate that browsers trust: from files or by ACME.
 	HSTS bool `config:"hsts"`
 	// StateDir holds the master key.
 	StateDir string
@@ -207,7 +207,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
-		Idle: IdleConfig{WorkIsUse: true}, Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(), HSTS: true,
+		Idle: IdleConfig{WorkIsUse: true}, Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
 	}
 }
 

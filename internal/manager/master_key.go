@@ -34,8 +34,22 @@ type Rotation struct {
 	Resealed int    `json:"resealed"` // rows and settings that were sealed again
 }
 
+// MayRotate refuses all steps at once where several managers run: the others would open nothing until they have the new key.
+func MayRotate(step RotationStep, managers int) error {
+	if step != RotateAll || managers < 2 {
+		return nil
+	}
+	return fault.Conflictf("%d managers run, and each has a copy of the master key", managers).WithReason("several-managers").
+		WithNext("go step by step, and copy master.key to all managers after each: berth admin rotate-master-key --step prepare")
+}
+
 // RotateMasterKey replaces the master key of a running manager, or does one step of it.
 func (m *Manager) RotateMasterKey(ctx context.Context, step RotationStep) (Rotation, error) {
+	if m.peers != nil {
+		if err := MayRotate(step, m.peers.Count()); err != nil {
+			return Rotation{}, err
+		}
+	}
 	return rotate(ctx, m.store, m.key, step)
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -161,4 +162,77 @@ func TestRotationWaitsForUpdatesOfTheVault(t *testing.T) {
 	secret, err := fresh.Open(sealed, "vault/ca")
 	require.NoError(t, err)
 	require.Equal(t, "authority", secret.Reveal())
+}
+
+// TestRotationWithTwoManagers goes through the documented steps, each followed by a copy of the file, while both managers go on to seal
+// and to open: at no moment is there a secret that one of them cannot open.
+func TestRotationWithTwoManagers(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	ctx := t.Context()
+	cfg := manager.Config{StateDir: t.TempDir()}
+	cfg.Postgres.DSN = chassis.NewSecret(s.Pool().Config().ConnString())
+	first, second := filepath.Join(cfg.StateDir, "master.key"), filepath.Join(t.TempDir(), "master.key")
+	mine, err := seal.LoadOrCreate(first, rand.Reader)
+	require.NoError(t, err)
+	copyKey := func() {
+		text, err := os.ReadFile(first)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(second+".new", text, 0o600))
+		require.NoError(t, os.Rename(second+".new", second))
+	}
+	copyKey()
+	theirs, err := seal.Load(second, rand.Reader)
+	require.NoError(t, err)
+	d := deps(t, s)
+	d.Seal = mine
+	_, _, err = manager.Bootstrap(ctx, d)
+	require.NoError(t, err)
+
+	made := 0
+	sealWith := func(key *seal.Key) {
+		t.Helper()
+		made++
+		access := fmt.Sprintf("AKIA%016d", made)
+		text, err := key.Seal("of "+seal.Secret(access), "keypair "+access)
+		require.NoError(t, err)
+		_, err = s.Pool().Exec(ctx, `INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy)
+			SELECT $1, $2, id, 'default' FROM users LIMIT 1`, access, text)
+		require.NoError(t, err)
+	}
+	bothOpen := func(when string) {
+		t.Helper()
+		sealWith(mine)
+		sealWith(theirs)
+		rows, err := s.Pool().Query(ctx, `SELECT access_key, secret_sealed FROM keypairs WHERE access_key LIKE 'AKIA000%'`)
+		require.NoError(t, err)
+		n := 0
+		for rows.Next() {
+			var access string
+			var sealed []byte
+			require.NoError(t, rows.Scan(&access, &sealed))
+			for who, key := range map[string]*seal.Key{"the first manager": mine, "the second manager": theirs} {
+				secret, err := key.Open(sealed, "keypair "+access)
+				require.NoError(t, err, "%s, %s", who, when)
+				require.Equal(t, "of "+access, secret.Reveal())
+			}
+			n++
+		}
+		require.NoError(t, rows.Err())
+		require.Equal(t, made, n)
+	}
+	old := mine.ID()
+	bothOpen("before")
+	for _, step := range []manager.RotationStep{manager.RotatePrepare, manager.RotateUse, manager.RotateFinish} {
+		_, err := manager.RotateMasterKeyInDatabase(ctx, cfg, step)
+		require.NoError(t, err)
+		bothOpen("after " + string(step))
+		copyKey()
+		bothOpen("after the copy of " + string(step))
+	}
+	require.NotEqual(t, old, mine.ID())
+	require.Equal(t, mine.ID(), theirs.ID())
+	fresh, err := seal.Load(first, rand.Reader)
+	require.NoError(t, err)
+	require.False(t, fresh.Replaced())
 }

@@ -69,6 +69,7 @@ func (m *Manager) apiServer(h http.Handler, source *certs.Source) *chassis.HTTPS
 func onlyTLS(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Referrer-Policy", "no-referrer")
 	w.WriteHeader(http.StatusForbidden)
 	// A caller that left needs no answer.
 	_ = json.NewEncoder(w).Encode(map[string]string{"type": "https://berth.dev/problems/tls-required", "title": "TLS is required",

@@ -54,6 +54,7 @@ func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 		found = append(found, Finding{Warning: f.Severity == "warning", Kind: f.Kind, Object: f.Object, Problem: f.Detail, Next: f.Next})
 	}
 	found = append(found, TransportFindings(m.Transport(), m.APIAddr())...)
+	found = append(found, plainAppsFindings(p.settings)...)
 	local, err := a.Findings(r.Context())
 	if err != nil {
 		found = append(found, Finding{Kind: "agent", Object: "state", Problem: err.Error(), Next: "berth status"})
@@ -107,7 +108,7 @@ func (d StateDir) call(ctx context.Context, method, path string, in, out any) er
 			var dialer net.Dialer
 			return dialer.DialContext(ctx, "unix", d.controlSocket())
 		},
-	}}
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	var question io.Reader
 	if in != nil {
 		text, err := json.Marshal(in)

@@ -4,6 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
@@ -27,8 +31,47 @@ func RotateMasterKey(ctx context.Context, dir StateDir, step string) (done Rotat
 
 // RotateMasterKeyInDatabase does the same with the state directory and the database of a manager that runs alone.
 func RotateMasterKeyInDatabase(ctx context.Context, cfg manager.Config, step string) (Rotation, error) {
+	if manager.RotationStep(step) == manager.RotateAll && len(cfg.Etcd.Endpoints) > 0 {
+		n, err := announcedManagers(ctx, cfg.Etcd)
+		if err == nil {
+			err = manager.MayRotate(manager.RotateAll, n)
+		}
+		if err != nil {
+			return Rotation{}, err
+		}
+	}
 	done, err := manager.RotateMasterKeyInDatabase(ctx, cfg, manager.RotationStep(step))
 	return Rotation(done), err
+}
+
+// announcedManagers is how many managers announce themselves in etcd.
+func announcedManagers(ctx context.Context, cfg manager.EtcdConfig) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: cfg.Endpoints, DialTimeout: 5 * time.Second, Context: ctx})
+	var list *clientv3.GetResponse
+	if err == nil {
+		defer etcd.Close()
+		list, err = etcd.Get(ctx, cfg.Prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	}
+	if err != nil {
+		return 0, fault.Unavailablef("etcd at %v does not say how many managers run", cfg.Endpoints).WithCause(err).
+			WithNext("start it; or go step by step, beginning with: berth admin rotate-master-key --step prepare")
+	}
+	n := 0
+	for _, kv := range list.Kvs {
+		if announcesManager(cfg.Prefix, string(kv.Key)) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// announcesManager reports whether a key of etcd is the announcement of a manager: PREFIX/CLUSTER/managers/ID.
+func announcesManager(prefix, key string) bool {
+	rest, ok := strings.CutPrefix(key, prefix+"/")
+	parts := strings.Split(rest, "/")
+	return ok && len(parts) == 3 && parts[1] == "managers"
 }
 
 // serveRotate answers on the control socket, which only the cluster's own user and root may open.

@@ -2,6 +2,10 @@ package platform
 
 import (
 	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
 
 	"berth.dev/berth/internal/manager"
 )
@@ -55,4 +59,34 @@ func TransportFindings(t manager.Transport, addr string) []Finding {
 		return nil
 	}
 	return []Finding{{Warning: true, Kind: "plain-http", Object: fmt.Sprintf("API at %s", addr), Problem: exposedProblem, Next: exposedNext}}
+}
+
+// bindsApps is a name of the API that browsers are told to reach by TLS alone although this process serves apps on plain ports of it; ""
+// when there is none. Only the operator knows about other processes.
+func bindsApps(s Settings) string {
+	m, apps := s.Manager, s.AppProxy
+	if !m.HSTS || !m.TLS.On() || m.TLS.Generated || apps.Listen == "" || apps.Ports.From == 0 || apps.Ports.TLS {
+		return ""
+	}
+	names := m.TLS.Names
+	if u, err := url.Parse(m.URL); err == nil {
+		names = append(slices.Clone(names), u.Hostname())
+	}
+	for _, name := range names {
+		if name != "" && net.ParseIP(name) == nil && strings.EqualFold(name, apps.Ports.Host) {
+			return name
+		}
+	}
+	return ""
+}
+
+// plainAppsFindings is about apps that browsers cannot reach because of manager.hsts.
+func plainAppsFindings(s Settings) []Finding {
+	name := bindsApps(s)
+	if name == "" {
+		return nil
+	}
+	return []Finding{{Warning: true, Kind: "plain-apps", Object: "apps on ports of " + name,
+		Problem: "browsers that saw the API reach this name by TLS alone for a year, and the apps speak plain HTTP",
+		Next:    "set appproxy.ports.tls = true, or appproxy.ports.host to another name, or manager.hsts = false"}}
 }

@@ -57,6 +57,8 @@ type Config struct {
 	TasksPerVolume int
 	// TrustedProxies are the addresses or prefixes of reverse proxies in front of ClientListen whose X-Forwarded-For is believed.
 	TrustedProxies []string
+	// HSTS tells browsers that used ClientListen by TLS to reach its host name by TLS alone for a year, at every port.
+	HSTS bool `config:"hsts"`
 	// AllowedOrigins are the origins of browsers that may transfer files; none means all, because tokens authorize.
 	AllowedOrigins []string
 	// SFTPGroups are the resource groups of SFTP sessions near these volumes.

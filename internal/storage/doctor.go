@@ -56,7 +56,8 @@ func AskFindings(ctx context.Context, cfg Config) ([]Finding, error) {
 		return nil, err
 	}
 	req.Header.Set(wire.Auth, keys.Manager)
-	resp, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Do(req)
+	resp, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(req)
 	if err != nil {
 		return nil, fault.Unavailablef("the storage proxy does not answer at %s", cfg.ManagerListen).WithCause(err).WithNext("start it")
 	}

@@ -132,7 +132,7 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 			return v, err == nil
 		},
 		MaxUploadSize: int64(cfg.MaxUploadSize), UploadLife: cfg.TokenLife, UploadExpiry: cfg.UploadExpiry,
-		AllowedOrigins: cfg.AllowedOrigins, Trusted: trusted, Clock: deps.Clock, Log: deps.Log.With("part", "transfer"),
+		AllowedOrigins: cfg.AllowedOrigins, HSTS: cfg.HSTS, Trusted: trusted, Clock: deps.Clock, Log: deps.Log.With("part", "transfer"),
 	})
 	p.client = chassis.NewHTTPServer("storage-client-api",
 		chassis.HTTPOptions{Listen: cfg.ClientListen, Handler: p.transfer, TLS: tlsConfig.Clone(), Log: deps.Log,

@@ -1,6 +1,7 @@
 // Package confine gives the processes of a session's user control groups of their own, below the container's and apart from the
-// runner. A fork bomb or a program that takes all memory then meets limits that leave room for the runner, which goes on to answer:
-// the session can be looked at and ended.
+// runner. A fork bomb or a program that takes all memory then meets limits that leave room for the runner, and thousands of processes
+// that want to run get one half of the container's processor time together. The runner goes on to answer: the session can be looked
+// at and ended.
 //
 // It is the agent, outside, that makes the groups, because a container cannot write to its own. The runner gets open files of them,
 // to which it writes the number of each process that it starts. Both versions of control groups work; where none can be made, a
@@ -130,6 +131,13 @@ func (m *Maker) make(container string, pid int) (Files, error) {
 			err = f.open(group)
 		}
 	}
+	// The kernel divides time between a group and the processes beside it, which is the runner alone, by equal weights.
+	if err == nil && dirs.CPU != "" {
+		group := filepath.Join(m.path(dirs.CPU), userGroup)
+		if err = mkdir(group); err == nil {
+			err = f.open(group)
+		}
+	}
 	if err == nil && dirs.Memory != "" {
 		group := filepath.Join(m.path(dirs.Memory), userGroup)
 		err = errors.Join(mkdir(group), limit(m.path(dirs.Memory), group, "memory.limit_in_bytes", memoryOf))
@@ -172,7 +180,15 @@ func (m *Maker) makeV2(dir string, pid int, found bool) (Files, error) {
 	if err := write(runner, "cgroup.procs", strconv.Itoa(pid)); err != nil {
 		return Files{}, err
 	}
-	if err := write(dir, "cgroup.subtree_control", strings.Join(enable, " ")); err != nil {
+	limits := strings.Join(enable, " ")
+	err = errors.ErrUnsupported
+	if has("cpu") { // the two groups then get equal shares of time; a kernel with real-time processes refuses
+		err = write(dir, "cgroup.subtree_control", limits+" +cpu")
+	}
+	if err != nil {
+		err = write(dir, "cgroup.subtree_control", limits)
+	}
+	if err != nil {
 		return Files{}, err
 	}
 	if has("pids") {

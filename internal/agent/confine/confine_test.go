@@ -66,7 +66,7 @@ func TestVersion2(t *testing.T) {
 	require.Len(t, f.Procs, 1)
 	require.NotNil(t, f.OOM)
 	require.Equal(t, "77", read(t, root, dir, "berth-runner/cgroup.procs"))
-	require.Equal(t, "+pids +memory", read(t, root, dir, "cgroup.subtree_control"))
+	require.Equal(t, "+pids +memory +cpu", read(t, root, dir, "cgroup.subtree_control"))
 	require.Equal(t, "3840", read(t, root, dir, "berth-user/pids.max"))
 	require.Equal(t, strconv.Itoa(4<<30-64<<20), read(t, root, dir, "berth-user/memory.max"))
 }
@@ -95,7 +95,7 @@ func container(t *testing.T) (id string, pid int) {
 	}
 	id = "berthtest" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	limits := map[string]map[string]string{
-		"pids": {"pids.max": "64"}, "memory": {"memory.limit_in_bytes": strconv.Itoa(256 << 20)},
+		"pids": {"pids.max": "64"}, "memory": {"memory.limit_in_bytes": strconv.Itoa(256 << 20)}, "cpu": nil,
 	}
 	for controller := range limits {
 		if _, err := os.Stat(filepath.Join("/sys/fs/cgroup", controller, "cgroup.procs")); err != nil {
@@ -153,13 +153,14 @@ func TestTheUsersLimitsAreLower(t *testing.T) {
 	for range 2 { // it finds what it made
 		f := m.Make(id, pid)
 		require.Empty(t, m.Warnings())
-		require.Len(t, f.Procs, 2)
+		require.Len(t, f.Procs, 3)
 		f.Close()
 	}
 	f := m.Make(id, pid)
 	defer f.Close()
 	require.Equal(t, "48", read(t, "/sys/fs/cgroup/pids", id, "berth-user/pids.max"))
 	require.Equal(t, strconv.Itoa(224<<20), read(t, "/sys/fs/cgroup/memory", id, "berth-user/memory.limit_in_bytes"))
+	require.Contains(t, inGroup(t, f, "cat /proc/self/cgroup"), ":cpu:/"+id+"/berth-user\n", "its processes share one part of the time")
 	require.Contains(t, inGroup(t, f, "for i in $(seq 100); do sleep 2 & done; wait"), "Resource temporarily unavailable")
 	require.Equal(t, "0", strings.Fields(read(t, "/sys/fs/cgroup/memory", id, "berth-user/memory.oom_control"))[5])
 	inGroup(t, f, `exec perl -e '$x = "x" x (1<<30)'`)

@@ -6,6 +6,7 @@ type metrics struct {
 	opened  *prometheus.CounterVec
 	refused *prometheus.CounterVec
 	open    prometheus.Gauge
+	lent    prometheus.Gauge
 	bytes   *prometheus.CounterVec
 }
 
@@ -21,12 +22,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_agent_tunnels_open", Help: "Connections to apps that are being opened or carried by this process.",
 		}),
+		lent: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "berth_agent_tunnels_lent", Help: "Sockets of apps that app proxies of this host have of this agent.",
+		}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_agent_tunnel_bytes_total", Help: "Bytes carried to (direction in) and from (direction out) apps.",
 		}, []string{"direction"}),
 	}
 	if r != nil {
-		r.MustRegister(m.opened, m.refused, m.open, m.bytes)
+		r.MustRegister(m.opened, m.refused, m.open, m.lent, m.bytes)
 	}
 	return m
 }

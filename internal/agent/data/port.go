@@ -1,8 +1,9 @@
 // Package data is the agent's data port: the way of app proxies to what listens inside kernels.
 //
-// It is open at two places. The unix socket is for app proxies of the same host and user: they are handed the app's own
-// socket, and connections live on without this process. The TCP port is for app proxies elsewhere, told by their node
-// certificates: the bytes pass through here. Both serve one route, node.StreamPort with the upgrade of package wire/tunnel.
+// It is open at two places. The unix socket is for app proxies of the same host and user: they are lent the app's own socket, and
+// connections live on without this process. The TCP port is for app proxies elsewhere, told by their node certificates: the
+// bytes pass through here. Both serve one route, node.StreamPort with the upgrade of package wire/tunnel. What is lent ends as
+// what is carried does: with its kernel, its circuit, or its app proxy's certificates.
 //
 // A certificate opens nothing by itself. Every request shows a grant that a manager signed for this app proxy, kernel,
 // generation and port (proxy.Grant, decision 21); anything else is refused.
@@ -60,7 +61,10 @@ const (
 	// maxWaiting are connections that have not asked for anything yet, or for nothing that they got.
 	maxWaiting = 1024
 	// maxOpen are tunnels that are being opened or whose bytes pass through this process.
-	maxOpen    = 8192
+	maxOpen = 8192
+	// maxLent are sockets that app proxies of this host were lent; each takes two descriptors here. Bytes of further ones pass
+	// through this process.
+	maxLent    = 32768
 	headWait   = 5 * time.Second
 	idleWait   = 30 * time.Second
 	maxHead    = 8 << 10
@@ -76,23 +80,24 @@ type Port struct {
 	servers []*http.Server
 
 	mu      sync.Mutex
-	carried map[*carriage]struct{}
+	tunnels map[*passage]struct{}
 	open    int
+	lent    int
 	stopped bool
 	work    sync.WaitGroup
 }
 
-// carriage is a tunnel whose bytes pass through this process.
-type carriage struct {
+// passage is a tunnel that can be ended here: its bytes pass through this process, or its socket is lent.
+type passage struct {
 	kernel     cluster.KernelID
 	generation int64
 	grant      proxy.Grant
-	target     net.Conn
+	loan       *tunnel.Loan
 }
 
 // New returns a data port; Service opens it.
 func New(o Options) *Port {
-	return &Port{o: o, metrics: newMetrics(o.Registry), carried: map[*carriage]struct{}{}}
+	return &Port{o: o, metrics: newMetrics(o.Registry), tunnels: map[*passage]struct{}{}}
 }
 
 // Service is the port as a part of a process.
@@ -204,12 +209,12 @@ func (p *Port) run(ctx context.Context) error {
 	}
 }
 
-// stop ends the tunnels whose bytes pass through this process. Sockets that were handed over stay open.
+// stop ends the tunnels whose bytes pass through this process. Sockets that are lent stay open, and are their borrowers' alone.
 func (p *Port) stop(ctx context.Context) error {
 	p.mu.Lock()
 	p.stopped = true
-	for c := range p.carried {
-		_ = c.target.Close()
+	for t := range p.tunnels {
+		t.loan.Release()
 	}
 	p.mu.Unlock()
 	for _, s := range p.servers {
@@ -231,19 +236,19 @@ func (p *Port) stop(ctx context.Context) error {
 	}
 }
 
-// sweep closes tunnels of kernels and circuits that have ended, and of app proxies that were revoked. The end of an app does not
+// sweep ends tunnels of kernels and circuits that have ended, and of app proxies that were revoked. The end of an app does not
 // always close its connection.
 func (p *Port) sweep() {
 	p.mu.Lock()
-	list := make([]*carriage, 0, len(p.carried))
-	for c := range p.carried {
-		list = append(list, c)
+	list := make([]*passage, 0, len(p.tunnels))
+	for t := range p.tunnels {
+		list = append(list, t)
 	}
 	p.mu.Unlock()
-	for _, c := range list {
-		k, ok := p.o.Find(c.kernel)
-		if !ok || k.Generation != c.generation || k.Serving() != nil || p.o.Grants.over(c.grant) != "" {
-			_ = c.target.Close()
+	for _, t := range list {
+		k, ok := p.o.Find(t.kernel)
+		if !ok || k.Generation != t.generation || k.Serving() != nil || p.o.Grants.over(t.grant) != "" {
+			t.loan.TakeBack()
 		}
 	}
 }
@@ -295,17 +300,31 @@ func (p *Port) tunnel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c := &carriage{kernel: k.ID, generation: k.Generation, grant: grant, target: conn}
-	if !p.carry(c) {
-		_ = conn.Close()
+	t := &passage{kernel: k.ID, generation: k.Generation, grant: grant, loan: tunnel.NewLoan(conn)}
+	if !p.keep(t) {
+		t.loan.Release()
 		return fault.Unavailablef("this agent is stopping")
 	}
-	defer p.drop(c)
 	if why := p.o.Grants.over(grant); why != "" { // it ended before the sweep knew of this tunnel
-		_ = conn.Close()
+		t.loan.TakeBack()
+		p.drop(t)
 		return refused(why)
 	}
-	in, out, err := tunnel.Accept(w, r, conn)
+	lendable := r.TLS == nil && p.lend()
+	in, out, lent, err := tunnel.Lend(w, r, t.loan, lendable)
+	if lent {
+		p.metrics.done(false, 0, 0)
+		p.work.Go(func() { // not in this handler, which holds more memory
+			t.loan.Wait()
+			p.drop(t)
+			p.returned()
+		})
+		return nil
+	}
+	if lendable {
+		p.returned()
+	}
+	p.drop(t)
 	if err != nil {
 		p.o.Log.Debug("a tunnel was not opened", "kernel", k.ID, "port", port, "err", err)
 		return nil // the caller has left, or knows already
@@ -335,18 +354,37 @@ func (p *Port) leave() {
 	p.work.Done()
 }
 
-func (p *Port) carry(c *carriage) bool {
+// lend counts a socket that is lent; false means that too many are. returned counts it back.
+func (p *Port) lend() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lent >= maxLent {
+		return false
+	}
+	p.lent++
+	p.metrics.lent.Inc()
+	return true
+}
+
+func (p *Port) returned() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lent--
+	p.metrics.lent.Dec()
+}
+
+func (p *Port) keep(t *passage) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
 		return false
 	}
-	p.carried[c] = struct{}{}
+	p.tunnels[t] = struct{}{}
 	return true
 }
 
-func (p *Port) drop(c *carriage) {
+func (p *Port) drop(t *passage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.carried, c)
+	delete(p.tunnels, t)
 }

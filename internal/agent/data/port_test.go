@@ -1,6 +1,7 @@
 package data_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ed25519"
@@ -249,7 +250,7 @@ func TestLocalAndRemote(t *testing.T) {
 
 	c, err := h.open(t, h.local(t), path)
 	require.NoError(t, err)
-	require.IsType(t, &net.TCPConn{}, c)
+	require.IsType(t, &tunnel.Lent{}, c)
 	talk(t, c)
 
 	web := h.manager.Join(t, proxy.NamePrefix+"web")
@@ -261,7 +262,7 @@ func TestLocalAndRemote(t *testing.T) {
 		talk(t, r)
 	}
 
-	// What was handed over lives on without the agent, what is carried does not.
+	// What was lent lives on without the agent, what is carried does not.
 	kept, err := h.open(t, h.local(t), path)
 	require.NoError(t, err)
 	r, err := h.remote(t, web)
@@ -285,6 +286,7 @@ func TestLocalAndRemote(t *testing.T) {
 	}
 	require.InDelta(t, 5, seen["berth_agent_tunnels_total"], 0)
 	require.Zero(t, seen["berth_agent_tunnels_open"])
+	require.Zero(t, seen["berth_agent_tunnels_lent"])
 	require.Greater(t, seen["berth_agent_tunnel_bytes_total"], 2e6)
 }
 
@@ -354,6 +356,67 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
+}
+
+// TestWhatWasLentEnds: an app proxy of this host has the app's own socket, and loses it with the right to it. So does whoever else has
+// a descriptor of that socket.
+func TestWhatWasLentEnds(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*host) error{
+		"the circuit": func(h *host) error { return h.grants.Set(nil, []string{circuitID}, nil) },
+		"the app proxy's certificates": func(h *host) error {
+			return h.grants.Set(nil, nil, []proxy.Revocation{proxy.Revoke("web", time.Now())})
+		},
+		"the kernel":     func(h *host) error { h.set(func() { h.kernel.Exists = false }); return nil },
+		"its generation": func(h *host) error { h.set(func() { h.kernel.Generation++ }); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			c, err := h.open(t, h.local(t), path)
+			require.NoError(t, err)
+			defer c.Close()
+			_, err = io.ReadFull(c, make([]byte, 6))
+			require.NoError(t, err)
+			_, err = io.WriteString(c, "more")
+			require.NoError(t, err)
+			_, err = io.ReadFull(c, make([]byte, 4))
+			require.NoError(t, err, "it is used")
+			require.NoError(t, end(h))
+			require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+			_, err = io.Copy(io.Discard, c)
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+			_, err = io.WriteString(c, "more")
+			require.Error(t, err, "nothing more reaches the app")
+		})
+	}
+}
+
+// TestCallersThatCannotReturnWhatTheyAreLent are app proxies of earlier versions: the bytes pass through the agent.
+func TestCallersThatCannotReturnWhatTheyAreLent(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := h.local(t)
+	defer c.Close()
+	q, err := http.NewRequest(http.MethodPost, "http://berth"+path, http.NoBody)
+	require.NoError(t, err)
+	q.Header = signed(t, granted(), signing)
+	q.Header.Set("Connection", "Upgrade")
+	q.Header.Set("Upgrade", tunnel.Protocol)
+	q.Header.Set(tunnel.HeaderHandOver, tunnel.HandOverFD)
+	require.NoError(t, q.Write(c))
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	from := bufio.NewReader(c)
+	reply, err := http.ReadResponse(from, q)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, reply.StatusCode)
+	text := make([]byte, len("Shello"))
+	_, err = io.ReadFull(from, text)
+	require.NoError(t, err)
+	require.Equal(t, "Shello", string(text))
+	require.NoError(t, h.grants.Set(nil, []string{circuitID}, nil))
+	_, err = io.Copy(io.Discard, from)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
 // TestTheKernelsEndEndsWhatIsCarried: the app's side of a connection may have gone without a word.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -106,14 +107,32 @@ func (p *problem) body(accept string) (kind string, text []byte) {
 	return "application/json", append(text, '\n')
 }
 
+// problemPolicy is the Content-Security-Policy of problems: nothing but their own style, and no frames.
+const problemPolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// binds reports whether answers at a listener tell browsers to come by TLS alone from then on.
+func (e *Engine) binds(l Listener) bool { return e.cfg.HSTS && l.TLS }
+
+// guard sets the fields that every answer of the proxy itself has; a handler may change them.
+func (e *Engine) guard(h http.Header, l Listener) {
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	if e.binds(l) {
+		h.Set("Strict-Transport-Security", chassis.HSTS)
+	}
+}
+
 // fail answers with a problem and reports whether the connection can carry another request.
 func (h *http1) fail(p *problem, keep bool) bool {
 	h.e.log.Debug("request not forwarded", "host", h.req.host, "status", p.status, "reason", p.reason)
 	keep = keep && !h.req.body() && p.status != http.StatusRequestTimeout
 	kind, text := p.body(Header{h.req.fields}.Get("Accept"))
 	b := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n"+
-		"X-Content-Type-Options: nosniff\r\n"+
-		"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n", p.status, http.StatusText(p.status), kind, len(text))
+		"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nContent-Security-Policy: "+problemPolicy+"\r\n",
+		p.status, http.StatusText(p.status), kind, len(text))
+	if h.e.binds(h.listener) {
+		b = appendField(b, "Strict-Transport-Security", chassis.HSTS)
+	}
 	if p.retry > 0 {
 		b = appendField(b, "Retry-After", retryAfter(p.retry))
 	}
@@ -172,6 +191,7 @@ func (h *http1) refuse(err error) {
 	_, text := p.body("")
 	_ = h.sock.conn.SetDeadline(time.Now().Add(time.Second)) // the kernel's clock, not the engine's
 	_, _ = io.WriteString(h.sock.conn, fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"+
-		"Content-Length: %d\r\nRetry-After: 5\r\nConnection: close\r\n\r\n%s", len(text), text))
+		"Content-Length: %d\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"+
+		"Retry-After: 5\r\nConnection: close\r\n\r\n%s", len(text), text))
 	_ = h.sock.conn.Close()
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -304,6 +305,9 @@ func (h *http1) passAnswer(u *upstream, up *upload, keep bool) (again bool, swit
 	last := !keep || form == plainBody || form == endlessBody || !uploaded
 	if h.listener.Port != 0 {
 		h.resp.fields = append(h.resp.fields, field{"Vary", "Cookie", other})
+	}
+	if h.e.binds(h.listener) { // the app's own was taken out: it may say less, or more
+		h.resp.fields = append(h.resp.fields, field{"Strict-Transport-Security", chassis.HSTS, other})
 	}
 	m.out = appendResponse(m.out[:0], &h.resp, form, h.req.host, h.told.jar, last, h.req.minor)
 	var err error

@@ -93,6 +93,8 @@ type Config struct {
 	// Requests per second and circuit (where it does not say), user, address; bursts of twice that pass.
 	RequestsPerCircuit, RequestsPerUser, RequestsPerAddress float64
 
+	// HSTS tells browsers that come by TLS to come by TLS alone for a year.
+	HSTS bool
 	// Trusted are proxies in front of us whose X-Forwarded-For and X-Forwarded-Proto are believed.
 	Trusted clientaddr.Trusted
 	// Current returns the circuit of an id as the table has it now, nil when it is gone. The table must be replaced before

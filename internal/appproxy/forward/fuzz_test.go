@@ -188,6 +188,41 @@ func FuzzChunks(f *testing.F) {
 	})
 }
 
+// FuzzCookies: no cookie of the platform's passes to an app or from one, and none is set for other hosts.
+func FuzzCookies(f *testing.F) {
+	f.Add("a=b; berth-x=y", "sid=1; Domain=.example.org; Path=/", "app.example.org:8443")
+	f.Add("\"berth-x\"=y;;", "berth-x", "[::1]:80")
+	f.Add(" berth-own-a =1", "; domain=app.example.org; DOMAIN = evil", "app.example.org")
+	f.Fuzz(func(t *testing.T, sent, set, host string) {
+		for pair := range strings.SplitSeq(stripCookies(sent), ";") {
+			name, _, _ := strings.Cut(strings.Trim(pair, " \t"), "=")
+			if circuit.PlatformCookie(strings.Trim(name, " \t\"")) {
+				t.Fatalf("%q passes as %q", sent, stripCookies(sent))
+			}
+		}
+		if !isText(set) {
+			return // heads with such values are refused
+		}
+		out := cleanSetCookie(set, host)
+		if out == "" {
+			return
+		}
+		name, _, _ := strings.Cut(out, "=")
+		name, _, _ = strings.Cut(name, ";")
+		if circuit.PlatformCookie(strings.Trim(name, " \t")) {
+			t.Fatalf("%q sets %q", set, out)
+		}
+		_, attributes, _ := strings.Cut(out, ";")
+		for attribute := range strings.SplitSeq(attributes, ";") {
+			key, domain, _ := strings.Cut(attribute, "=")
+			if strings.EqualFold(strings.Trim(key, " \t"), "domain") &&
+				!strings.EqualFold(strings.TrimPrefix(strings.Trim(domain, " \t"), "."), hostname(host)) {
+				t.Fatalf("%q sets %q for another host than %q", set, out, host)
+			}
+		}
+	})
+}
+
 // text is a connection of given bytes.
 type text struct {
 	net.Conn

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -124,6 +125,9 @@ func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l List
 	}
 	head.Path, head.RawQuery, _ = strings.Cut(r.RequestURI, "?")
 	head.Client, head.Secure = e.visitorBehind(v.remote.Addr(), l.TLS, head.Header.Values)
+	if e.binds(l) { // for the app's answers, too, which lose their own
+		w.Header().Set("Strict-Transport-Security", chassis.HSTS)
+	}
 	now := e.ticks()
 	switch {
 	case fields > e.cfg.HeaderCount:
@@ -153,6 +157,7 @@ func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l List
 			if e.cfg.OwnBody > 0 {
 				r.Body = http.MaxBytesReader(w, r.Body, e.cfg.OwnBody)
 			}
+			e.guard(w.Header(), l)
 			route.Handler.ServeHTTP(w, r)
 			return
 		case c == nil:
@@ -332,7 +337,7 @@ func (d *dialed) Close() error {
 	return d.Conn.Close()
 }
 
-func (d *dialed) end(string) { _ = socketBelow(d.Conn).Close() }
+func (d *dialed) end(string) { _ = endBelow(d.Conn).Close() }
 
 type countedBody struct {
 	io.ReadCloser
@@ -384,6 +389,8 @@ func writeProblem(w http.ResponseWriter, r *http.Request, p *problem) {
 	h.Set("Content-Type", kind)
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Content-Security-Policy", problemPolicy)
 	if p.retry > 0 {
 		h.Set("Retry-After", retryAfter(p.retry))
 	}

@@ -62,6 +62,7 @@ func (h *http1) answerOwn(handler http.Handler, keep bool, limit int64) bool {
 		req.TLS = &state
 	}
 	w := &ownWriter{h: h, header: http.Header{}, minor: r.minor, head: r.method == http.MethodHead, keep: keep}
+	h.e.guard(w.header, h.listener)
 	h.arm(phaseWait, h.e.cfg.ResponseTimeout)
 	if !run(handler, w, req, h) {
 		if w.hijacked {

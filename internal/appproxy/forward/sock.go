@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/wire/tunnel"
 )
 
 // pageSize is what one read takes at most. Connections that wait on a plain socket hold no buffer.
@@ -52,11 +54,13 @@ func rawOf(conn net.Conn) syscall.RawConn {
 		if c.LocalAddr().Network() == "unix" {
 			raw, _ = c.SyscallConn()
 		}
+	case *tunnel.Lent:
+		return rawOf(c.Conn)
 	}
 	return raw
 }
 
-// socketBelow finds the socket below TLS.
+// socketBelow finds the socket below TLS and wrappers.
 func socketBelow(conn net.Conn) net.Conn {
 	for {
 		u, ok := conn.(interface{ NetConn() net.Conn })
@@ -196,10 +200,24 @@ func (s *sock) halfClose() error {
 	return errors.New("cannot be closed by half")
 }
 
+// endBelow finds what is closed to end a connection at once: a lent socket, whose lender hears of it, or the socket below TLS.
+func endBelow(conn net.Conn) net.Conn {
+	for {
+		if _, ok := conn.(*tunnel.Lent); ok {
+			return conn
+		}
+		u, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return conn
+		}
+		conn = u.NetConn()
+	}
+}
+
 // kill closes the socket at once. The orderly close of TLS or of a WebSocket may block.
 func (s *sock) kill() {
-	switch c := socketBelow(s.conn).(type) {
-	case *net.TCPConn, *net.UnixConn:
+	switch c := endBelow(s.conn).(type) {
+	case *net.TCPConn, *net.UnixConn, *tunnel.Lent:
 		_ = c.Close()
 	default:
 		_ = c.SetDeadline(past)

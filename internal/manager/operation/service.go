@@ -8,6 +8,7 @@ package operation
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/fault"
@@ -31,6 +32,7 @@ type Deps struct {
 // Service is the use cases.
 type Service struct {
 	d      Deps
+	look   time.Duration // between two looks for tasks that their manager abandoned
 	work   *background
 	frozen frozenCache
 }
@@ -40,15 +42,34 @@ func New(d Deps) (*Service, error) {
 	if d.Store == nil || d.Clock == nil || d.IDs == nil || d.Log == nil {
 		return nil, fault.New(fault.Internal, "operation: store, clock, ids and log are required")
 	}
-	return &Service{d: d, work: newBackground(maxBackground)}, nil
+	return &Service{d: d, look: taskBeat, work: newBackground(maxBackground)}, nil
 }
 
-// Run delivers callbacks until ctx ends, and returns when all background work has stopped.
+// Run delivers callbacks and ends abandoned tasks until ctx ends, and returns when all background work has stopped.
 func (s *Service) Run(ctx context.Context) error {
-	if _, err := s.d.Store.AbandonTasks(ctx); err != nil && ctx.Err() == nil {
-		s.d.Log.Warn("could not end tasks of an earlier manager", "error", err)
-	}
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	looking.Go(func() { s.endAbandoned(ctx) })
 	(&callback.Worker{Store: s.d.Store, Policy: s.d.Callbacks, Log: s.d.Log}).Run(ctx)
 	s.work.stop()
 	return nil
+}
+
+// endAbandoned ends tasks of managers that died. One that is started again within a minute is still waited for at that moment, so one look
+// at the start is not enough.
+func (s *Service) endAbandoned(ctx context.Context) {
+	next := time.NewTicker(s.look)
+	defer next.Stop()
+	for {
+		if n, err := s.d.Store.AbandonTasks(ctx); err != nil && ctx.Err() == nil {
+			s.d.Log.Warn("could not end tasks of a manager that died", "error", err)
+		} else if n > 0 {
+			s.d.Log.Warn("tasks failed because their manager died", "tasks", n)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+		}
+	}
 }

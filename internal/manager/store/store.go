@@ -101,10 +101,8 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 			params[k] = v
 		}
 	}
-	s := &Store{log: log, wakes: newWakes(), outage: outage{patience: outagePatience}, patience: cmp.Or(c.StatementPatience, statementPatience)}
-	if c.Patience > 0 {
-		s.outage.patience = c.Patience
-	}
+	s := &Store{log: log, wakes: newWakes(), outage: outage{patience: cmp.Or(c.Patience, outagePatience)},
+		patience: cmp.Or(c.StatementPatience, statementPatience)}
 	s.listenForActors(pc)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {

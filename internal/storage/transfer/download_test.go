@@ -5,6 +5,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -536,6 +537,25 @@ func TestArchiveOfTooDeepDirectory(t *testing.T) {
 			got := unzip(t, a.body)
 			require.Equal(t, "kept", got["kept"])
 			require.Contains(t, got["berth-not-included.txt"], "nested too deep")
+		}
+	}
+}
+
+// Browsers that come by TLS are told to come by TLS from then on, where the operator says so.
+func TestHSTS(t *testing.T) {
+	t.Parallel()
+	for _, on := range []bool{true, false} {
+		r := newRig(t, func(o *transfer.Options) { o.HSTS = on })
+		for _, state := range []*tls.ConnectionState{nil, {}} {
+			for _, path := range []string{"/", "/download?token=x", "/nothing"} {
+				q := httptest.NewRequest(http.MethodGet, path, nil)
+				q.TLS = state
+				w := httptest.NewRecorder()
+				r.s.ServeHTTP(w, q)
+				want := map[bool]string{true: "max-age=31536000"}[on && state != nil]
+				require.Equal(t, want, w.Header().Get("Strict-Transport-Security"), path)
+				require.Equal(t, "nosniff", w.Header().Get("X-Content-Type-Options"))
+			}
 		}
 	}
 }

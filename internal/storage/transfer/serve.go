@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -38,6 +39,9 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h.Set("X-Request-Id", id)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer") // the token is in the URL
+	if s.o.HSTS && r.TLS != nil {
+		h.Set("Strict-Transport-Security", chassis.HSTS)
+	}
 	s.cors(h, r)
 	if err == nil {
 		err = s.route(w, r)

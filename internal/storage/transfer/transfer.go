@@ -50,6 +50,8 @@ type Options struct {
 	IdleTimeout time.Duration
 	// AllowedOrigins are the origins of browsers that may use the API; none means all, as tokens alone authorize.
 	AllowedOrigins []string
+	// HSTS tells browsers that come by TLS to come by TLS alone for a year.
+	HSTS bool
 	// Trusted are the reverse proxies in front; they say which address a client comes from.
 	Trusted clientaddr.Trusted
 	Clock   chassis.Clock // default the machine's

@@ -29,15 +29,11 @@ func Asked(r *http.Request) bool {
 // returns the bytes carried each way (0 after a hand-over) when that is over.
 func Accept(w http.ResponseWriter, r *http.Request, target net.Conn) (in, out int64, err error) {
 	defer target.Close()
-	conn, buffered, err := http.NewResponseController(w).Hijack()
+	conn, buffered, err := answer(w)
 	if err != nil {
-		run.WriteFailure(w, fault.New(fault.Internal, "this connection cannot become a tunnel"))
-		return 0, 0, fmt.Errorf("take over the connection: %w", err)
+		return 0, 0, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(replyLimit)); err != nil { // and away with the server's own
-		return 0, 0, fmt.Errorf("answer: %w", err)
-	}
 	reply := switching
 	if r.Header.Get(HeaderHandOver) == HandOverFD {
 		// What the caller has sent already cannot go along with the socket.
@@ -52,13 +48,32 @@ func Accept(w http.ResponseWriter, r *http.Request, target net.Conn) (in, out in
 		}
 		reply += string(carried) // a target without a descriptor of its own, for one
 	}
+	return carry(conn, buffered.Reader, reply, target)
+}
+
+// answer takes the connection of a request over, with a deadline for the reply in place of the server's own.
+func answer(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		run.WriteFailure(w, fault.New(fault.Internal, "this connection cannot become a tunnel"))
+		return nil, nil, fmt.Errorf("take over the connection: %w", err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(replyLimit)); err != nil {
+		_ = conn.Close()
+		return nil, nil, fmt.Errorf("answer: %w", err)
+	}
+	return conn, buffered, nil
+}
+
+// carry sends the reply and carries bytes both ways from then on, those first that the caller had sent too early.
+func carry(conn net.Conn, early *bufio.Reader, reply string, target net.Conn) (in, out int64, err error) {
 	if _, err := io.WriteString(conn, reply); err != nil {
 		return 0, 0, fmt.Errorf("answer: %w", err)
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return 0, 0, fmt.Errorf("answer: %w", err)
 	}
-	ahead, err := readAhead(buffered.Reader)
+	ahead, err := readAhead(early)
 	if err == nil && len(ahead) > 0 {
 		_, err = target.Write(ahead)
 	}

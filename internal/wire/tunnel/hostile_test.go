@@ -111,6 +111,9 @@ func TestHostileCallees(t *testing.T) {
 		"no byte after the head":   one(ok101),
 		"unknown byte":             one(ok101 + "X"),
 		"handed nothing":           one(ok101 + "F"),
+		"lent nothing":             one(ok101 + "L"),
+		"lent two":                 {{ok101, nil}, {"L", []int{tcp, tcp}}},
+		"lent a pipe":              {{ok101, nil}, {"L", []int{pipe}}},
 		"carried and a descriptor": one(ok101+"S", tcp),
 		"unknown byte, descriptor": {{ok101, nil}, {"X", []int{tcp}}},
 		"two descriptors":          {{ok101, nil}, {"F", []int{tcp, tcp}}},
@@ -146,7 +149,7 @@ func TestHostileCallees(t *testing.T) {
 	// Honest ones, in whatever pieces.
 	for _, pieces := range [][]piece{
 		{{ok101, nil}, {"F", []int{tcp}}}, {{ok101 + "F", []int{tcp}}}, {{ok101[:20], nil}, {ok101[20:] + "F", []int{unix}}},
-		{{ok101[:len(ok101)-2], nil}, {"\r", nil}, {"\n", []int{tcp}}, {"F", nil}},
+		{{ok101[:len(ok101)-2], nil}, {"\r", nil}, {"\n", []int{tcp}}, {"F", nil}}, {{ok101, nil}, {"L", []int{tcp}}},
 	} {
 		before := descriptors(t)
 		conn, err := answered(t, pieces...)

@@ -25,9 +25,10 @@ const (
 	openLimit  = 30 * time.Second
 )
 
-// Open asks the peer of conn for a connection to what path names and returns it: conn itself, or a socket that was handed
-// over in its place (conn is then closed). ctx bounds the opening only. On every error conn is closed. header is sent
-// along, less what the protocol itself says. Errors are faults: what the peer refused with, Timeout or Unavailable.
+// Open asks the peer of conn for a connection to what path names and returns it: conn itself, a socket that was handed over in
+// its place (conn is then closed), or one that was lent (*Lent, which keeps conn open). ctx bounds the opening only. On every
+// error conn is closed. header is sent along, less what the protocol itself says. Errors are faults: what the peer refused with,
+// Timeout or Unavailable.
 func Open(ctx context.Context, conn net.Conn, path string, header http.Header) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
@@ -57,10 +58,10 @@ func open(conn net.Conn, path string, header http.Header) (net.Conn, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: berth\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\n", path, Protocol)
 	if c.unix != nil {
-		fmt.Fprintf(&b, "%s: %s\r\n", HeaderHandOver, HandOverFD)
+		fmt.Fprintf(&b, "%s: %s\r\n%s: %s\r\n", HeaderHandOver, HandOverFD, HeaderLoan, LoanKept)
 	}
 	own := map[string]bool{"Host": true, "Connection": true, "Upgrade": true, "Content-Length": true, "Transfer-Encoding": true,
-		HeaderHandOver: true}
+		HeaderHandOver: true, HeaderLoan: true}
 	if err := header.WriteSubset(&b, own); err != nil {
 		return nil, fmt.Errorf("open tunnel: %w", err)
 	}
@@ -234,7 +235,7 @@ func (c *callee) result() (net.Conn, error) {
 	switch {
 	case one[0] == carried && len(c.fds) == 0:
 		return c.Conn, nil
-	case one[0] != handed || len(c.fds) != 1:
+	case one[0] != handed && one[0] != loaned || len(c.fds) != 1:
 		return nil, unreachable(errors.New("the reply to a hand-over cannot be understood"))
 	}
 	fd := c.fds[0]
@@ -242,6 +243,9 @@ func (c *callee) result() (net.Conn, error) {
 	conn, err := adopt(fd)
 	if err != nil {
 		return nil, unreachable(err)
+	}
+	if one[0] == loaned {
+		return &Lent{Conn: conn, lender: c.Conn}, nil
 	}
 	_ = c.Close()
 	return conn, nil

@@ -46,8 +46,8 @@ type cgroupMount struct {
 
 // groups says where a container's files are; empty where a controller is not mounted.
 type groups struct {
-	v2                         string
-	cpuacct, memory, pids, blk string
+	v2                              string
+	cpu, cpuacct, memory, pids, blk string
 }
 
 // Read returns the counters of the container of that id whose PID 1 is pid. A process
@@ -119,6 +119,8 @@ func (r *Reader) find(id string, pid int) (groups, error) {
 				switch c {
 				case "cpuacct":
 					g.cpuacct = dir
+				case "cpu":
+					g.cpu = dir
 				case "memory":
 					g.memory = dir
 				case "pids":
@@ -143,12 +145,12 @@ func (r *Reader) find(id string, pid int) (groups, error) {
 const UserGroup = "berth-user"
 
 // Dirs are the directories of a container's groups, relative to the reader's root; empty where there is none.
-type Dirs struct{ V2, Memory, Pids string }
+type Dirs struct{ V2, CPU, Memory, Pids string }
 
 // Dirs finds the groups of the container of that id whose PID 1 is pid.
 func (r *Reader) Dirs(id string, pid int) (Dirs, error) {
 	g, err := r.find(id, pid)
-	return Dirs{V2: g.v2, Memory: g.memory, Pids: g.pids}, err
+	return Dirs{V2: g.v2, CPU: g.cpu, Memory: g.memory, Pids: g.pids}, err
 }
 
 // upTo cuts a path of a hierarchy behind the directory that is named after a container: its processes can be in groups below.

@@ -133,6 +133,13 @@ func (d *Directory) Find(id string) (Presence, bool) {
 	return p, ok
 }
 
+// Count is how many managers announce themselves, this one included.
+func (d *Directory) Count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.live)
+}
+
 // AgentPorts are the addresses of all managers' agent ports that others can reach, in order.
 func (d *Directory) AgentPorts() []string {
 	d.mu.Lock()
