@@ -112,6 +112,11 @@ type request struct {
 
 func (r request) op() string { return r.method + " " + r.path }
 
+// Get reads from a path of the API, which is escaped, and decodes the JSON reply into out.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
+	return c.call(ctx, request{method: http.MethodGet, path: path, query: query}, out)
+}
+
 // call sends a request and decodes its JSON reply into out, which may be nil.
 func (c *Client) call(ctx context.Context, r request, out any) error {
 	if r.timeout == 0 {

@@ -112,8 +112,8 @@ func graphQLFailure(op string, errs []GraphQLError) *Error {
 	return e
 }
 
-// mutate runs a mutation whose field answers ok and msg.
-func (c *Client) mutate(ctx context.Context, field, query string, variables map[string]any) error {
+// Mutate runs a mutation whose field answers ok and msg.
+func (c *Client) Mutate(ctx context.Context, field, query string, variables map[string]any) error {
 	var out map[string]MutationReply
 	if err := c.GraphQL(ctx, query, variables, &out); err != nil {
 		return err

@@ -78,19 +78,19 @@ func (c *Client) FindImage(ctx context.Context, ref string) (Image, error) {
 // AliasImage gives an image a short name.
 func (c *Client) AliasImage(ctx context.Context, alias, target string) error {
 	const q = `mutation($alias:String!,$target:String!){alias_image(alias:$alias,target:$target){ok msg}}`
-	return c.mutate(ctx, "alias_image", q, map[string]any{"alias": alias, "target": target})
+	return c.Mutate(ctx, "alias_image", q, map[string]any{"alias": alias, "target": target})
 }
 
 // DealiasImage takes a short name away.
 func (c *Client) DealiasImage(ctx context.Context, alias string) error {
 	const q = `mutation($alias:String!){dealias_image(alias:$alias){ok msg}}`
-	return c.mutate(ctx, "dealias_image", q, map[string]any{"alias": alias})
+	return c.Mutate(ctx, "dealias_image", q, map[string]any{"alias": alias})
 }
 
 // ForgetImage hides an image from new sessions; one that was made of a session is deleted.
 func (c *Client) ForgetImage(ctx context.Context, id string) error {
 	const q = `mutation($id:String!){forget_image_by_id(image_id:$id){ok msg}}`
-	return c.mutate(ctx, "forget_image_by_id", q, map[string]any{"id": id})
+	return c.Mutate(ctx, "forget_image_by_id", q, map[string]any{"id": id})
 }
 
 // UnknownImage is an image that an agent has and that sessions cannot use.

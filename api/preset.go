@@ -74,11 +74,11 @@ func (c *Client) CreatePreset(ctx context.Context, name string, slots map[string
 			input[k] = v
 		}
 	}
-	return c.mutate(ctx, "create_resource_preset", q, map[string]any{"name": name, "input": input})
+	return c.Mutate(ctx, "create_resource_preset", q, map[string]any{"name": name, "input": input})
 }
 
 // DeletePreset deletes the preset of that name.
 func (c *Client) DeletePreset(ctx context.Context, name string) error {
 	const q = `mutation($name:String!){delete_resource_preset(name:$name){ok msg}}`
-	return c.mutate(ctx, "delete_resource_preset", q, map[string]any{"name": name})
+	return c.Mutate(ctx, "delete_resource_preset", q, map[string]any{"name": name})
 }

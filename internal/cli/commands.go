@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/cli/folder"
 	"berth.dev/berth/internal/cli/frame"
 	"berth.dev/berth/internal/cli/ssh"
+	"berth.dev/berth/internal/cli/tenancy"
 )
 
 // verbs make the commands of this package.
@@ -30,6 +31,7 @@ func commands(f *frame.Frame) []*cobra.Command {
 	all = append(all, app.Commands(f)...)
 	all = append(all, ssh.Commands(f, os.Executable)...)
 	all = append(all, console.Commands(f)...)
+	all = append(all, tenancy.Commands(f)...)
 	for _, c := range all {
 		f.Flags(c)
 	}

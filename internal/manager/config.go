@@ -146,6 +146,8 @@ type ReconcileConfig struct {
 	SessionRetention time.Duration
 	// TaskRetention is how long background tasks are kept that came to an end; 0 keeps them for ever.
 	TaskRetention time.Duration
+	// AuditRetention is how long entries of the audit log are kept; 0 keeps them for ever.
+	AuditRetention time.Duration
 	// LeaderTTL is the lease of the leader in seconds; a dead leader is replaced after it.
 	LeaderTTL int
 }
@@ -156,7 +158,8 @@ func DefaultReconcileConfig() ReconcileConfig {
 	return ReconcileConfig{
 		Debounce: s.Debounce, Resync: s.Resync, Sweep: time.Second, LostGrace: 5 * time.Minute, EventRetention: 180 * 24 * time.Hour,
 		SessionRetention: 365 * 24 * time.Hour, TaskRetention: 30 * 24 * time.Hour,
-		LeaderTTL: reconcile.DefaultConfig().LeaderTTL,
+		AuditRetention: 2 * 365 * 24 * time.Hour,
+		LeaderTTL:      reconcile.DefaultConfig().LeaderTTL,
 	}
 }
 
@@ -174,6 +177,7 @@ func (c ReconcileConfig) Validate() error {
 		{"event_retention", c.EventRetention, 0, 100 * 365 * 24 * time.Hour},
 		{"session_retention", c.SessionRetention, 0, 100 * 365 * 24 * time.Hour},
 		{"task_retention", c.TaskRetention, 0, 100 * 365 * 24 * time.Hour},
+		{"audit_retention", c.AuditRetention, 0, 100 * 365 * 24 * time.Hour},
 	} {
 		if v.value < v.least || v.value > v.top {
 			return fault.Invalidf("reconcile.%s is %s", v.name, v.value).WithNext("choose between %s and %s", v.least, v.top)

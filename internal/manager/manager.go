@@ -205,7 +205,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 		placing.Loops(), []reconcile.Loop{m.nouns.Reports.Loop(sweep)}, m.nouns.Idle.Loops(idleDeps), m.nouns.Folders.Loops(),
 		m.nouns.Images.Loops(),
 		m.nouns.Sessions.Loops(session.LoopConfig{Sweep: c.Sweep, EventRetention: c.EventRetention,
-			SessionRetention: c.SessionRetention, TaskRetention: c.TaskRetention}),
+			SessionRetention: c.SessionRetention, TaskRetention: c.TaskRetention, AuditRetention: c.AuditRetention}),
 	)
 	m.loops, err = reconcile.New(reconcile.Config{LeaderTTL: c.LeaderTTL}, reconcile.Deps{
 		Store: m.store, Loops: loops, Etcd: m.deps.Etcd, Clock: m.deps.Clock, Registry: registry, Log: log,

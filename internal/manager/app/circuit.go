@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -227,7 +228,9 @@ type Change struct {
 
 // Patch changes who may visit a circuit (its owner and administrators). Whoever loses the right is thrown out: taking a
 // share away, or the public's right, revokes all tickets; those who keep the right get in again.
-func (s *Service) Patch(ctx context.Context, a authz.Actor, id string, ch Change) (Circuit, error) {
+func (s *Service) Patch(ctx context.Context, a authz.Actor, id string, ch Change) (_ Circuit, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "circuit.modify", id)
+	defer end(&err)
 	var none Circuit
 	if err := authz.Authenticated(a); err != nil {
 		return none, err
@@ -248,7 +251,7 @@ func (s *Service) Patch(ctx context.Context, a authz.Actor, id string, ch Change
 		set.ExpiresAt = ch.ExpiresAt
 	}
 	var out Circuit
-	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		set := set
 		v, err := s.lockMine(ctx, tx, a, id)
 		if err != nil {
@@ -395,7 +398,9 @@ func unknown(list, known []string, noun, allowed string) error {
 }
 
 // Delete closes a circuit (its owner and administrators); the app runs on.
-func (s *Service) Delete(ctx context.Context, a authz.Actor, id string) error {
+func (s *Service) Delete(ctx context.Context, a authz.Actor, id string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "circuit.delete", id)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -34,7 +35,10 @@ type Launched struct {
 }
 
 // Start starts an app and gives the actor a token with which an app proxy publishes it.
-func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, w Want) (Launched, error) {
+func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, w Want) (_ Launched, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "app.start", ref)
+	defer end(&err)
+	audit.ActingFor(ctx, string(owner))
 	r, way, err := s.use(ctx, a, ref, owner)
 	if err != nil {
 		return Launched{}, err

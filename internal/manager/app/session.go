@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
@@ -233,7 +234,10 @@ func noApp(app, session string) error {
 }
 
 // Stop ends an app and everything that is published of it.
-func (s *Service) Stop(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, app string) error {
+func (s *Service) Stop(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, app string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "app.stop", ref)
+	defer end(&err)
+	audit.ActingFor(ctx, string(owner))
 	r, way, err := s.use(ctx, a, ref, owner)
 	if err != nil {
 		return err

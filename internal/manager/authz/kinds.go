@@ -124,6 +124,8 @@ const LocalRegistry = "local"
 var Users = Kind{"user", map[Verb]condition{
 	See:    anyOf{owner, above, superadmin, monitor},
 	Change: anyOf{owner, superadmin},
+	// Administer is to make one, and to set status, role and memberships.
+	Administer: anyOf{above, superadmin},
 }}
 
 // Keypairs are access keys of users, with their dotfiles, bootstrap scripts and SSH keypairs.
@@ -191,6 +193,11 @@ var Tasks = Kind{"background task", map[Verb]condition{
 	Change: anyOf{owner, superadmin},
 }}
 
+// AuditEntries tell what was done or denied. They belong to whoever did it.
+var AuditEntries = Kind{"audit entry", map[Verb]condition{
+	See: anyOf{above, superadmin, monitor},
+}}
+
 // Announcements are what all users are told, with the settings of the whole cluster that everybody may know.
 var Announcements = Kind{"announcement", map[Verb]condition{
 	See:        everybody,
@@ -222,6 +229,7 @@ func Kinds() []Kind {
 		Presets,
 		IdleCheckers,
 		Tasks,
+		AuditEntries,
 		Announcements,
 		Cluster,
 	}

@@ -57,6 +57,11 @@ func ofFolder(_ authz.Actor, _ *world, s set) authz.Object {
 	return authz.Object{Owner: cluster.UserID(s.user), OwnerRole: s.role, Domain: "d", Permission: cluster.ReadWrite}
 }
 
+// ofRole is a user of the owner's role who is none of the people: a new one, or the spare one.
+func ofRole(_ authz.Actor, _ *world, s set) authz.Object {
+	return authz.Object{OwnerRole: s.role, Domain: "d"}
+}
+
 // ofItself is the actor's own.
 func ofItself(a authz.Actor, _ *world, _ set) authz.Object { return authz.Object{Owner: a.UserID} }
 
@@ -135,6 +140,7 @@ func TestMatrix(t *testing.T) {
 	w, actors := newWorld(t)
 	w.renew()
 	nouns := map[string]reflect.Value{
+		"audit":    reflect.ValueOf(w.Audit),
 		"tenancy":  reflect.ValueOf(w.Tenancy),
 		"resource": reflect.ValueOf(w.Resources),
 		"image":    reflect.ValueOf(w.Images),
@@ -244,7 +250,7 @@ func (l line) shows(w *world, s set) string {
 			return w.projectFolder
 		}
 		return s.folder
-	case authz.Users.Noun:
+	case authz.Users.Noun, authz.AuditEntries.Noun:
 		return s.email
 	case authz.Keypairs.Noun:
 		return s.key

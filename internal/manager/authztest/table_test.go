@@ -44,13 +44,19 @@ var actorless = map[string]string{
 var unseen = maps.Clone(actorless)
 
 // What methods are called with.
-func session(_ *world, s set) []any        { return []any{s.session} }
-func sessions(_ *world, s set) []any       { return []any{[]cluster.SessionID{cluster.SessionID(s.session)}} }
-func circuit(_ *world, s set) []any        { return []any{s.circuit} }
-func task(_ *world, s set) []any           { return []any{s.task} }
-func theFolder(_ *world, s set) []any      { return []any{s.folder} }
-func projectFolder(w *world, _ set) []any  { return []any{w.projectFolder} }
-func email(_ *world, s set) []any          { return []any{s.email} }
+func session(_ *world, s set) []any       { return []any{s.session} }
+func sessions(_ *world, s set) []any      { return []any{[]cluster.SessionID{cluster.SessionID(s.session)}} }
+func circuit(_ *world, s set) []any       { return []any{s.circuit} }
+func task(_ *world, s set) []any          { return []any{s.task} }
+func theFolder(_ *world, s set) []any     { return []any{s.folder} }
+func projectFolder(w *world, _ set) []any { return []any{w.projectFolder} }
+func email(_ *world, s set) []any         { return []any{s.email} }
+func newUser(_ *world, s set) []any {
+	return []any{"new@x", tenancy.UserProps{Domain: new("d"), Role: &s.role}}
+}
+
+// spare is a user of the same role as the owner, whom nothing else needs.
+func spare(_ *world, s set) []any          { return []any{"spare " + string(s.role) + "@x"} }
 func key(_ *world, s set) []any            { return []any{s.key} }
 func theProject(w *world, _ set) []any     { return []any{w.project} }
 func theImage(w *world, _ set) []any       { return []any{w.image} }
@@ -74,6 +80,8 @@ func projectDotfiles(w *world, _ set) []any {
 
 // matrix has one line or more for each method that takes an actor.
 var matrix = []line{
+	{"audit.List", authz.AuditEntries, authz.See, ofOwner, nil, lists},
+
 	{"tenancy.Roles", authz.Announcements, authz.See, forAll, nil, needs},
 	{"tenancy.UpdatePassword", authz.Announcements, authz.See, forAll, nil, needs},
 	{"tenancy.UpdateFullName", authz.Users, authz.Change, ofOwner, email, checks},
@@ -105,6 +113,9 @@ var matrix = []line{
 	{"tenancy.ListProjects", authz.Projects, authz.See, ofProject, nil, lists},
 	{"tenancy.GetUser", authz.Users, authz.See, ofOwner, email, checks},
 	{"tenancy.ListUsers", authz.Users, authz.See, ofOwner, nil, lists},
+	{"tenancy.CreateUser", authz.Users, authz.Administer, ofRole, newUser, needs},
+	{"tenancy.ModifyUser", authz.Users, authz.Administer, ofRole, spare, checks},
+	{"tenancy.DeleteUser", authz.Users, authz.Administer, ofRole, spare, checks},
 	{"tenancy.ActorOfUser", authz.Users, authz.See, ofOwner, email, checks},
 
 	{"resource.AllowedGroups", authz.Projects, authz.See, ofProject, theProject, checks},

@@ -93,6 +93,10 @@ func newWorld(t *testing.T) (*world, map[string]authz.Actor) {
 	add("domain admin", "d", authz.RoleAdmin)
 	add("superadmin", "d", authz.RoleSuperadmin)
 	add("monitor", "d", authz.RoleMonitor)
+	for _, role := range []authz.Role{authz.RoleUser, authz.RoleSuperadmin} {
+		add("spare "+string(role), "d", role)
+		delete(actors, "spare "+string(role))
+	}
 	gone := add("inactive", "d", authz.RoleUser, w.project)
 	// Who was made inactive is nobody: the door says so, and use cases get an actor that is not known.
 	w.Exec(`UPDATE users SET status = 'inactive' WHERE id = $1`, gone.user)
@@ -134,6 +138,8 @@ VALUES ($1, 'p', 'subdomain', $2, $3, $4, 'a', 'http', 1, '/', $5, $5, false, '{
 			s.kernel,
 			s.user,
 		)
+		b.Queue(`INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, address, request_id)
+VALUES (gen_random_uuid(), 'x', 'y', 'done', $1, $2, $3, 'd', $4, '', '')`, s.user, s.email, string(s.role), s.key)
 		b.Queue(`INSERT INTO background_tasks (id, kind, owner, status) VALUES ($1, 'x', $2, 'done')`, s.task, s.user)
 		s.image = w.id()
 		b.Queue(`DELETE FROM images WHERE owner_id = $1`, s.user)

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/tenancy"
 )
@@ -33,7 +34,9 @@ func (h HostPermissions) check() (map[string]any, error) {
 }
 
 // AllowInDomain replaces what a domain allows on hosts (superadmins).
-func (s *Service) AllowInDomain(ctx context.Context, a authz.Actor, domain string, hosts HostPermissions) error {
+func (s *Service) AllowInDomain(ctx context.Context, a authz.Actor, domain string, hosts HostPermissions) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "domain.allow-folder-hosts", domain)
+	defer end(&err)
 	if err := authz.Domains.Need(a, authz.Administer, authz.Object{}, "change what domains allow"); err != nil {
 		return err
 	}
@@ -52,7 +55,9 @@ func (s *Service) AllowInDomain(ctx context.Context, a authz.Actor, domain strin
 }
 
 // AllowInProject replaces what a project allows on hosts, besides its domain (administrators of the domain).
-func (s *Service) AllowInProject(ctx context.Context, a authz.Actor, project string, hosts HostPermissions) error {
+func (s *Service) AllowInProject(ctx context.Context, a authz.Actor, project string, hosts HostPermissions) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "project.allow-folder-hosts", project)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -28,7 +29,9 @@ func (s *Service) toChange(ctx context.Context, a authz.Actor, ref string, prefe
 }
 
 // Rename gives a folder another name.
-func (s *Service) Rename(ctx context.Context, a authz.Actor, ref, name string) (Folder, error) {
+func (s *Service) Rename(ctx context.Context, a authz.Actor, ref, name string) (_ Folder, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.rename", ref)
+	defer end(&err)
 	f, err := s.toChange(ctx, a, ref, living, PermitModify, "rename")
 	if err != nil {
 		return f, err
@@ -75,7 +78,9 @@ func changed(n int64, err error, f Folder, what string) error {
 }
 
 // UpdateOptions changes what the owner may choose.
-func (s *Service) UpdateOptions(ctx context.Context, a authz.Actor, ref string, o Options) (Folder, error) {
+func (s *Service) UpdateOptions(ctx context.Context, a authz.Actor, ref string, o Options) (_ Folder, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.modify", ref)
+	defer end(&err)
 	f, err := s.toChange(ctx, a, ref, living, PermitModify, "change")
 	if err != nil {
 		return f, err
@@ -161,7 +166,9 @@ func unused(ctx context.Context, q *dbgen.Queries, f Folder, what string) error 
 }
 
 // Trash puts a folder into the trash bin; Conflict while live sessions mount it. Its files stay where they are.
-func (s *Service) Trash(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
+func (s *Service) Trash(ctx context.Context, a authz.Actor, ref string) (_ Folder, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.trash", ref)
+	defer end(&err)
 	f, err := s.toChange(ctx, a, ref, living, PermitDelete, "delete")
 	if err != nil {
 		return f, err
@@ -173,7 +180,9 @@ func (s *Service) Trash(ctx context.Context, a authz.Actor, ref string) (Folder,
 }
 
 // Restore takes a folder out of the trash bin.
-func (s *Service) Restore(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
+func (s *Service) Restore(ctx context.Context, a authz.Actor, ref string) (_ Folder, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.restore", ref)
+	defer end(&err)
 	f, err := s.toChange(ctx, a, ref, trashed, PermitModify, "restore")
 	if err != nil {
 		return f, err
@@ -219,7 +228,9 @@ func restoreClash(err error, f Folder) error {
 }
 
 // DeleteForever removes the files of a folder in the trash bin, in the background; its status tells how far that is.
-func (s *Service) DeleteForever(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
+func (s *Service) DeleteForever(ctx context.Context, a authz.Actor, ref string) (_ Folder, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.delete", ref)
+	defer end(&err)
 	f, err := s.toChange(ctx, a, ref, trashed, PermitDelete, "delete")
 	if err != nil {
 		return f, err
@@ -241,7 +252,9 @@ func (s *Service) remove(ctx context.Context, a authz.Actor, f Folder) (Folder, 
 }
 
 // Purge is DeleteForever that also forgets the row of a folder that was removed already (administrators).
-func (s *Service) Purge(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
+func (s *Service) Purge(ctx context.Context, a authz.Actor, ref string) (_ Folder, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.purge", ref)
+	defer end(&err)
 	// Who administrates nothing is told so, whatever folder is named.
 	if err := authz.Folders.Need(a, authz.Purge, authz.Object{Domain: a.Domain}, "purge folders"); err != nil {
 		return Folder{}, err
@@ -261,7 +274,9 @@ func (s *Service) Purge(ctx context.Context, a authz.Actor, ref string) (Folder,
 }
 
 // ChangeOwnership gives a user folder to another user (superadmins). Its files stay in the scope that they are in.
-func (s *Service) ChangeOwnership(ctx context.Context, a authz.Actor, ref, email string) error {
+func (s *Service) ChangeOwnership(ctx context.Context, a authz.Actor, ref, email string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.change-owner", ref)
+	defer end(&err)
 	if err := authz.Folders.Need(a, authz.Administer, authz.Object{}, "change the owners of folders"); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 )
@@ -13,6 +14,8 @@ import (
 // Clone copies a folder in the background; task is the id of the background task. The copy is on the host of its source.
 // Only rows are written here. Loop asks the proxy, again until the copy is complete or has failed for good.
 func (s *Service) Clone(ctx context.Context, a authz.Actor, ref string, in CloneInput) (f Folder, task string, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.clone", ref)
+	defer end(&err)
 	src, err := s.find(ctx, a, ref, living)
 	if err != nil {
 		return Folder{}, "", err

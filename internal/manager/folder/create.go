@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -106,7 +107,9 @@ func wrongPermission(p cluster.MountPermission) error {
 
 // Create makes a folder and returns when its proxy has made the directory. The row is written first, with status performing. If the
 // manager dies before the proxy has answered, Loop finds the row and finishes the folder.
-func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (Folder, error) {
+func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (_ Folder, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.create", in.Name)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return Folder{}, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -111,7 +112,9 @@ func results(r Results) Results {
 }
 
 // Mkdir makes directories; of several some may fail, which Results tell. The error is set when all failed.
-func (s *Service) Mkdir(ctx context.Context, a authz.Actor, ref string, in MkdirInput) (Results, error) {
+func (s *Service) Mkdir(ctx context.Context, a authz.Actor, ref string, in MkdirInput) (_ Results, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.make-directory", ref)
+	defer end(&err)
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitUpload, "make directories")
 	if err != nil {
 		return Results{}, err
@@ -130,7 +133,9 @@ func (s *Service) Mkdir(ctx context.Context, a authz.Actor, ref string, in Mkdir
 }
 
 // RenameFile gives an entry another name in its directory.
-func (s *Service) RenameFile(ctx context.Context, a authz.Actor, ref, path, name string) error {
+func (s *Service) RenameFile(ctx context.Context, a authz.Actor, ref, path, name string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.rename-file", ref)
+	defer end(&err)
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitModify, "rename files")
 	if err != nil {
 		return err
@@ -147,7 +152,9 @@ func (s *Service) RenameFile(ctx context.Context, a authz.Actor, ref, path, name
 }
 
 // MoveFile moves an entry inside its folder.
-func (s *Service) MoveFile(ctx context.Context, a authz.Actor, ref, src, dst string) error {
+func (s *Service) MoveFile(ctx context.Context, a authz.Actor, ref, src, dst string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.move-file", ref)
+	defer end(&err)
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitModify, "move files")
 	if err != nil {
 		return err
@@ -200,7 +207,9 @@ func (s *Service) ListFiles(ctx context.Context, a authz.Actor, ref, path, after
 }
 
 // DeleteFiles deletes files now. The error is set when all failed.
-func (s *Service) DeleteFiles(ctx context.Context, a authz.Actor, ref string, files []string, recursive bool) (Results, error) {
+func (s *Service) DeleteFiles(ctx context.Context, a authz.Actor, ref string, files []string, recursive bool) (_ Results, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.delete-files", ref)
+	defer end(&err)
 	p, paths, err := s.toDelete(ctx, a, ref, files)
 	if err != nil {
 		return Results{}, err
@@ -226,6 +235,8 @@ func (s *Service) toDelete(ctx context.Context, a authz.Actor, ref string, files
 // DeleteFilesAsync deletes files in the background and returns the id of the background task.
 func (s *Service) DeleteFilesAsync(ctx context.Context, a authz.Actor, ref string, files []string,
 	recursive bool) (task string, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.delete-files", ref)
+	defer end(&err)
 	p, paths, err := s.toDelete(ctx, a, ref, files)
 	if err != nil {
 		return "", err
@@ -320,7 +331,9 @@ func (s *Service) ticket(ctx context.Context, p place, what, path, door string, 
 }
 
 // RequestUpload lets a client write one file of that size in bytes.
-func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path string, size int64) (Ticket, error) {
+func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path string, size int64) (_ Ticket, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.upload", ref)
+	defer end(&err)
 	decide := func(ref string) (place, error) {
 		return s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitUpload, "upload files")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -207,7 +208,9 @@ func (s *Service) defaultHost(ctx context.Context, among func(host string) bool)
 }
 
 // SetDefaultHost chooses the host of folders that name none; "" is none (superadmins).
-func (s *Service) SetDefaultHost(ctx context.Context, a authz.Actor, host string) error {
+func (s *Service) SetDefaultHost(ctx context.Context, a authz.Actor, host string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder-host.set-default", host)
+	defer end(&err)
 	if err := authz.FolderHosts.Need(a, authz.Administer, authz.Object{}, "choose the default folder host"); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/wire/storage"
@@ -79,7 +80,9 @@ func (s *Service) quota(ctx context.Context, host string, sc cluster.QuotaScope)
 }
 
 // SetQuotaScope limits a scope on a host (superadmins).
-func (s *Service) SetQuotaScope(ctx context.Context, a authz.Actor, host, scope string, bytes int64) (Quota, error) {
+func (s *Service) SetQuotaScope(ctx context.Context, a authz.Actor, host, scope string, bytes int64) (_ Quota, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "quota.set", host+" "+scope)
+	defer end(&err)
 	if err := authz.QuotaScopes.Need(a, authz.Administer, authz.Object{}, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
@@ -90,7 +93,9 @@ func (s *Service) SetQuotaScope(ctx context.Context, a authz.Actor, host, scope 
 }
 
 // UnsetQuotaScope takes back what SetQuotaScope set: the policy's limit holds again (superadmins).
-func (s *Service) UnsetQuotaScope(ctx context.Context, a authz.Actor, host, scope string) (Quota, error) {
+func (s *Service) UnsetQuotaScope(ctx context.Context, a authz.Actor, host, scope string) (_ Quota, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "quota.unset", host+" "+scope)
+	defer end(&err)
 	if err := authz.QuotaScopes.Need(a, authz.Administer, authz.Object{}, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
@@ -140,7 +145,9 @@ func (s *Service) GetQuota(ctx context.Context, a authz.Actor, host, ref string)
 }
 
 // SetQuota is SetQuotaScope of a folder's scope.
-func (s *Service) SetQuota(ctx context.Context, a authz.Actor, host, ref string, bytes int64) (Quota, error) {
+func (s *Service) SetQuota(ctx context.Context, a authz.Actor, host, ref string, bytes int64) (_ Quota, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "quota.set", ref)
+	defer end(&err)
 	if err := authz.QuotaScopes.Need(a, authz.Administer, authz.Object{}, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
@@ -152,7 +159,9 @@ func (s *Service) SetQuota(ctx context.Context, a authz.Actor, host, ref string,
 }
 
 // UnsetQuota is UnsetQuotaScope of a folder's scope.
-func (s *Service) UnsetQuota(ctx context.Context, a authz.Actor, host, ref string) (Quota, error) {
+func (s *Service) UnsetQuota(ctx context.Context, a authz.Actor, host, ref string) (_ Quota, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "quota.unset", ref)
+	defer end(&err)
 	if err := authz.QuotaScopes.Need(a, authz.Administer, authz.Object{}, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}

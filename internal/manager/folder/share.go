@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -78,7 +79,11 @@ func stillToShare(ctx context.Context, tx *store.Tx, a authz.Actor, f Folder) er
 
 // Invite offers a user folder to other users and returns the emails of those who were invited. The owner of the folder is skipped,
 // and so is everybody who has a permission on it or a pending invitation to it.
-func (s *Service) Invite(ctx context.Context, a authz.Actor, ref string, perm cluster.MountPermission, emails []string) ([]string, error) {
+func (s *Service) Invite(
+	ctx context.Context, a authz.Actor, ref string, perm cluster.MountPermission, emails []string,
+) (_ []string, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.invite", ref)
+	defer end(&err)
 	f, err := s.toShare(ctx, a, ref, PermitInvite)
 	if err != nil {
 		return nil, err
@@ -206,7 +211,9 @@ func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns
 
 // AcceptInvitation accepts an invitation that the actor got, and so grants the folder to the actor. It is a Conflict when the actor
 // already has a folder of that name in reach.
-func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string) error {
+func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "invitation.accept", id)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -232,7 +239,9 @@ func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string
 
 // DeleteInvitation ends a pending invitation. If the actor is the one who was invited, the invitation is rejected. If the actor sent it, or
 // may share its folder, it is canceled. Nobody else can find it.
-func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string) error {
+func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "invitation.delete", id)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -249,7 +258,9 @@ func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string
 
 // UpdateInvitation changes the permission that a pending invitation offers. The actor must be allowed to share the folder now; having
 // sent the invitation is not enough.
-func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string, perm cluster.MountPermission) error {
+func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string, perm cluster.MountPermission) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "invitation.modify", id)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -268,7 +279,11 @@ func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string
 
 // Share gives members of a project a permission of their own on one of its folders, and returns their emails. That permission replaces
 // the one which the folder gives all members.
-func (s *Service) Share(ctx context.Context, a authz.Actor, ref string, perm cluster.MountPermission, emails []string) ([]string, error) {
+func (s *Service) Share(
+	ctx context.Context, a authz.Actor, ref string, perm cluster.MountPermission, emails []string,
+) (_ []string, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.share", ref)
+	defer end(&err)
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
 		return nil, err
@@ -306,7 +321,9 @@ func (s *Service) Share(ctx context.Context, a authz.Actor, ref string, perm clu
 }
 
 // Unshare takes the permissions of users on a folder away, whoever gave them, and returns the emails of those who had one.
-func (s *Service) Unshare(ctx context.Context, a authz.Actor, ref string, emails []string) ([]string, error) {
+func (s *Service) Unshare(ctx context.Context, a authz.Actor, ref string, emails []string) (_ []string, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.unshare", ref)
+	defer end(&err)
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
 		return nil, err
@@ -328,7 +345,9 @@ func (s *Service) Unshare(ctx context.Context, a authz.Actor, ref string, emails
 
 // Leave gives up the actor's permission on a user folder of somebody else. The folder's owner and administrators may name another user,
 // whose permission is taken away instead.
-func (s *Service) Leave(ctx context.Context, a authz.Actor, ref string, user *cluster.UserID) error {
+func (s *Service) Leave(ctx context.Context, a authz.Actor, ref string, user *cluster.UserID) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.leave", ref)
+	defer end(&err)
 	f, err := s.find(ctx, a, ref, living)
 	if err != nil {
 		return err
@@ -404,7 +423,9 @@ func (s *Service) Shared(ctx context.Context, a authz.Actor, ref string) ([]Shar
 
 // UpdateSharing changes or takes away permissions that users have on a folder, all of them or none. It gives nobody a first permission:
 // a user without one is NotFound.
-func (s *Service) UpdateSharing(ctx context.Context, a authz.Actor, ref string, changes []SharingChange) error {
+func (s *Service) UpdateSharing(ctx context.Context, a authz.Actor, ref string, changes []SharingChange) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.modify-shares", ref)
+	defer end(&err)
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
 		return err

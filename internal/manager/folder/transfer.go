@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/wire/storage"
 )
@@ -14,6 +15,8 @@ import (
 // Import copies from an object store into a folder and returns the id of the background task. The keys of the store go
 // to the proxy and are kept nowhere else; a task that its proxy never began is not begun again.
 func (s *Service) Import(ctx context.Context, a authz.Actor, ref string, in TransferInput) (task string, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.import", ref)
+	defer end(&err)
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitUpload, "import files")
 	if err != nil {
 		return "", err

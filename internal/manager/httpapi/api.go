@@ -22,6 +22,7 @@ import (
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/httpapi/signature"
@@ -73,6 +74,7 @@ type Deps struct {
 
 // API is the handler. Its only state of requests are those that last, so that it can end them.
 type API struct {
+	audit      *audit.Service
 	tenancy    *tenancy.Service
 	resources  *resource.Service
 	images     *image.Service
@@ -113,7 +115,8 @@ type API struct {
 func New(d Deps) *API {
 	n := d.Nouns
 	a := &API{
-		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
+		audit: n.Audit, tenancy: n.Tenancy,
+		resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		idle: n.Idle, operations: n.Operations,
 		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
 		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest, hsts: d.HSTS,
@@ -299,7 +302,7 @@ func (a *API) admit(c *call, who access) error {
 	}
 	c.actor = actor
 	c.w.actor = string(actor.AccessKey)
-	c.r = c.r.WithContext(context.WithValue(c.r.Context(), actorKey{}, actor))
+	c.r = c.r.WithContext(audit.WithRequest(context.WithValue(c.r.Context(), actorKey{}, actor), c.w.requestID))
 	if actor.RateLimit > 0 {
 		remaining, ok := a.limiter.Take(c.r.Context(), "key:"+string(actor.AccessKey), actor.RateLimit)
 		c.w.rate(actor.RateLimit, remaining)

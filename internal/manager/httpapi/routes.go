@@ -22,6 +22,7 @@ func (a *API) routes() {
 	a.idleRoutes()
 	a.presetRoutes()
 	a.clusterAdminRoutes()
+	a.auditRoutes()
 	a.imageRoutes()
 	a.dotfileRoutes()
 	a.folderRoutes()

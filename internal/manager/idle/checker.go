@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/idle/rule"
 
@@ -96,7 +97,9 @@ func (s *Service) Checkers(ctx context.Context, a authz.Actor) ([]Checker, error
 }
 
 // SetChecker makes a checker or replaces the one of that name with its bindings (superadmins). Sessions feel it within seconds.
-func (s *Service) SetChecker(ctx context.Context, a authz.Actor, c Checker) error {
+func (s *Service) SetChecker(ctx context.Context, a authz.Actor, c Checker) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "idle-checker.set", c.Name)
+	defer end(&err)
 	if err := authz.IdleCheckers.Need(a, authz.Administer, authz.Object{}, "change idle checkers"); err != nil {
 		return err
 	}
@@ -212,7 +215,9 @@ func (s *Service) idleBinding(ctx context.Context, a authz.Actor, b Binding) (ou
 }
 
 // RemoveChecker removes a checker (superadmins).
-func (s *Service) RemoveChecker(ctx context.Context, a authz.Actor, name string) error {
+func (s *Service) RemoveChecker(ctx context.Context, a authz.Actor, name string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "idle-checker.delete", name)
+	defer end(&err)
 	if err := authz.IdleCheckers.Need(a, authz.Administer, authz.Object{}, "change idle checkers"); err != nil {
 		return err
 	}
@@ -426,7 +431,10 @@ const maxKeepAlive = 366 * 24 * time.Hour
 // KeepAlive keeps a session from ending as idle for a time from now; 0 takes that back. Owners may ask for as long as their keypair policy
 // allows, and not beyond the session's lifetime; an administrator's grant holds against the lifetime too. It returns until when.
 func (s *Service) KeepAlive(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, d time.Duration,
-	reason string) (time.Time, error) {
+	reason string) (_ time.Time, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.keep-alive", ref)
+	defer end(&err)
+	audit.ActingFor(ctx, string(owner))
 	o, err := s.d.Sessions.Changeable(ctx, a, ref, owner)
 	if err != nil {
 		return time.Time{}, err

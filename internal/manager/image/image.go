@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -203,7 +204,9 @@ func (s *Service) findImage(ctx context.Context, a authz.Actor, ref, architectur
 }
 
 // Alias makes or moves an alias of an image that is for everybody (superadmins). Aliases are one name space, so other images get none.
-func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, architecture string) error {
+func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, architecture string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "image.alias", alias)
+	defer end(&err)
 	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "name images"); err != nil {
 		return err
 	}
@@ -224,7 +227,9 @@ func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, archi
 }
 
 // Dealias removes an alias (superadmins).
-func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) error {
+func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "image.dealias", alias)
+	defer end(&err)
 	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "name images"); err != nil {
 		return err
 	}
@@ -240,7 +245,9 @@ func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) erro
 
 // Forget hides an image from new sessions: an owner one that was made of a session, a superadmin any. One that was made of a session
 // is deleted where it lies. One that was imported by itself comes back when its content changes.
-func (s *Service) Forget(ctx context.Context, a authz.Actor, ref, architecture string) (*Image, error) {
+func (s *Service) Forget(ctx context.Context, a authz.Actor, ref, architecture string) (_ *Image, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "image.forget", ref)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -44,7 +45,9 @@ type Import struct {
 
 // Import takes an image into the catalogue, or renews it there (superadmins). This is how images of agents on other machines than
 // the manager's own become usable: what agents report makes nothing usable by itself.
-func (s *Service) Import(ctx context.Context, a authz.Actor, r Import) (*Image, error) {
+func (s *Service) Import(ctx context.Context, a authz.Actor, r Import) (_ *Image, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "image.import", r.Reference)
+	defer end(&err)
 	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "import images"); err != nil {
 		return nil, err
 	}

@@ -3,9 +3,11 @@ package node
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 )
@@ -19,7 +21,9 @@ type Change struct {
 }
 
 // Modify changes an agent (superadmins).
-func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.AgentID, c Change) error {
+func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.AgentID, c Change) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "agent.modify", string(id))
+	defer end(&err)
 	if err := authz.Agents.Need(a, authz.Administer, authz.Object{}, "change agents"); err != nil {
 		return err
 	}
@@ -63,7 +67,9 @@ func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.AgentID,
 }
 
 // SetSchedulable includes or excludes agents from scheduling (superadmins).
-func (s *Service) SetSchedulable(ctx context.Context, a authz.Actor, ids []cluster.AgentID, schedulable bool) error {
+func (s *Service) SetSchedulable(ctx context.Context, a authz.Actor, ids []cluster.AgentID, schedulable bool) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "agent.set-schedulable", strings.Join(store.Texts(ids), " "))
+	defer end(&err)
 	if err := authz.Agents.Need(a, authz.Administer, authz.Object{}, "change agents"); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/manager/app"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/image"
@@ -26,6 +27,7 @@ import (
 
 // Set is the use cases of one manager.
 type Set struct {
+	Audit      *audit.Service
 	Tenancy    *tenancy.Service
 	Resources  *resource.Service
 	Images     *image.Service
@@ -84,6 +86,9 @@ func New(d Deps) (*Set, error) {
 	part := func(name string) *slog.Logger { return d.Log.With("part", name) }
 	n := &Set{}
 	var err error
+	if n.Audit, err = audit.New(d.Store); err != nil {
+		return nil, err
+	}
 	n.Tenancy, err = tenancy.New(tenancy.Deps{Store: d.Store, Seal: d.Seal, Clock: d.Clock, IDs: d.IDs, Random: d.Random,
 		Log: part("tenancy")})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 )
@@ -68,7 +69,9 @@ func (s *Service) Announcement(ctx context.Context) (enabled bool, message strin
 }
 
 // SetAnnouncement shows or hides an announcement (superadmins); message nil keeps the text.
-func (s *Service) SetAnnouncement(ctx context.Context, a authz.Actor, enabled bool, message *string) error {
+func (s *Service) SetAnnouncement(ctx context.Context, a authz.Actor, enabled bool, message *string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "cluster.announce", "")
+	defer end(&err)
 	if err := authz.Announcements.Need(a, authz.Administer, authz.Object{}, "announce"); err != nil {
 		return err
 	}
@@ -141,7 +144,9 @@ func (s *Service) Frozen(ctx context.Context) (bool, error) {
 }
 
 // SetManagerStatus freezes or thaws the cluster (superadmins).
-func (s *Service) SetManagerStatus(ctx context.Context, a authz.Actor, status string) error {
+func (s *Service) SetManagerStatus(ctx context.Context, a authz.Actor, status string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "cluster.set-status", status)
+	defer end(&err)
 	if err := authz.Cluster.Need(a, authz.Administer, authz.Object{}, "freeze the cluster"); err != nil {
 		return err
 	}

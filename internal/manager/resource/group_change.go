@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
@@ -41,7 +42,9 @@ type GroupProps struct {
 }
 
 // CreateGroup adds a group (superadmins). It has no agents, and nobody may use it before it is associated.
-func (s *Service) CreateGroup(ctx context.Context, a authz.Actor, name string, p GroupProps) error {
+func (s *Service) CreateGroup(ctx context.Context, a authz.Actor, name string, p GroupProps) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "resource-group.create", name)
+	defer end(&err)
 	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "create resource groups"); err != nil {
 		return err
 	}
@@ -54,7 +57,9 @@ func (s *Service) CreateGroup(ctx context.Context, a authz.Actor, name string, p
 
 // ModifyGroup changes a group (superadmins). A changed policy holds from the next scheduling pass on;
 // sessions that run or wait stay. A changed egress policy holds for sessions that run as soon as their agents hear of it.
-func (s *Service) ModifyGroup(ctx context.Context, a authz.Actor, name string, p GroupProps) error {
+func (s *Service) ModifyGroup(ctx context.Context, a authz.Actor, name string, p GroupProps) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "resource-group.modify", name)
+	defer end(&err)
 	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "change resource groups"); err != nil {
 		return err
 	}
@@ -227,7 +232,9 @@ func mergePatch(old, patch map[string]any) map[string]any {
 }
 
 // DeleteGroup removes a group that nothing names any more (superadmins).
-func (s *Service) DeleteGroup(ctx context.Context, a authz.Actor, name string) error {
+func (s *Service) DeleteGroup(ctx context.Context, a authz.Actor, name string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "resource-group.delete", name)
+	defer end(&err)
 	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "delete resource groups"); err != nil {
 		return err
 	}
@@ -266,7 +273,9 @@ type GroupUser struct {
 }
 
 // AssociateGroup lets somebody use a group (superadmins). It may be done twice.
-func (s *Service) AssociateGroup(ctx context.Context, a authz.Actor, name string, u GroupUser) error {
+func (s *Service) AssociateGroup(ctx context.Context, a authz.Actor, name string, u GroupUser) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "resource-group.associate", name)
+	defer end(&err)
 	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "associate resource groups"); err != nil {
 		return err
 	}
@@ -306,12 +315,13 @@ func associated(err error, noun, name string) error {
 
 // DisassociateGroup takes a group, or with an empty name all groups, away from somebody (superadmins). What
 // runs or waits there goes on.
-func (s *Service) DisassociateGroup(ctx context.Context, a authz.Actor, name string, u GroupUser) error {
+func (s *Service) DisassociateGroup(ctx context.Context, a authz.Actor, name string, u GroupUser) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "resource-group.disassociate", name)
+	defer end(&err)
 	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "associate resource groups"); err != nil {
 		return err
 	}
 	var n int64
-	var err error
 	var who string
 	switch group := store.Optional(name); {
 	case u.Domain != "":

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -78,13 +79,22 @@ type PresetInput struct {
 	ResourceGroup *string
 }
 
+func (in PresetInput) name() string {
+	if in.Name == nil {
+		return ""
+	}
+	return *in.Name
+}
+
 // maxPresets bounds what every check looks at.
 const maxPresets = 500
 
 var presetName = regexp.MustCompile(`^[\p{L}\p{N}][\p{L}\p{N} ._/+:()-]{0,63}$`)
 
 // CreatePreset makes a preset (superadmins).
-func (s *Service) CreatePreset(ctx context.Context, a authz.Actor, in PresetInput) (Preset, error) {
+func (s *Service) CreatePreset(ctx context.Context, a authz.Actor, in PresetInput) (_ Preset, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "preset.create", in.name())
+	defer end(&err)
 	if err := authz.Presets.Need(a, authz.Administer, authz.Object{}, "change resource presets"); err != nil {
 		return Preset{}, err
 	}
@@ -111,7 +121,9 @@ func (s *Service) CreatePreset(ctx context.Context, a authz.Actor, in PresetInpu
 }
 
 // ModifyPreset changes the preset of that id or name (superadmins).
-func (s *Service) ModifyPreset(ctx context.Context, a authz.Actor, ref string, in PresetInput) (Preset, error) {
+func (s *Service) ModifyPreset(ctx context.Context, a authz.Actor, ref string, in PresetInput) (_ Preset, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "preset.modify", ref)
+	defer end(&err)
 	if err := authz.Presets.Need(a, authz.Administer, authz.Object{}, "change resource presets"); err != nil {
 		return Preset{}, err
 	}
@@ -131,7 +143,9 @@ func (s *Service) ModifyPreset(ctx context.Context, a authz.Actor, ref string, i
 }
 
 // DeletePreset deletes the preset of that id or name (superadmins).
-func (s *Service) DeletePreset(ctx context.Context, a authz.Actor, ref string) error {
+func (s *Service) DeletePreset(ctx context.Context, a authz.Actor, ref string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "preset.delete", ref)
+	defer end(&err)
 	if err := authz.Presets.Need(a, authz.Administer, authz.Object{}, "change resource presets"); err != nil {
 		return err
 	}
@@ -286,7 +300,9 @@ type PresetCheck struct {
 const settingHideProjects = "hide-project-resources"
 
 // SetProjectResourcesHidden shows or hides the totals of projects in preset checks of those who do not administrate them (superadmins).
-func (s *Service) SetProjectResourcesHidden(ctx context.Context, a authz.Actor, hidden bool) error {
+func (s *Service) SetProjectResourcesHidden(ctx context.Context, a authz.Actor, hidden bool) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "cluster.hide-project-resources", "")
+	defer end(&err)
 	if err := authz.Cluster.Need(a, authz.Administer, authz.Object{}, "hide the resources of projects"); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/store"
@@ -26,6 +27,9 @@ const (
 // local/<owner's id>/<session>:<filename or time>; an earlier image of that reference is replaced.
 func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey,
 	filename string) (task string, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.commit", ref)
+	defer end(&err)
+	audit.ActingFor(ctx, string(owner))
 	o, err := s.Changeable(ctx, a, ref, owner)
 	if err != nil {
 		return "", err

@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/resource"
@@ -30,7 +31,10 @@ type Created struct {
 // Create validates the request, stores the session as PENDING and returns at once. A live session of the same
 // name and image is returned instead unless NoReuse; Wait waits for what becomes of it. Requests that
 // come at the same time share what they look up and their commit; each is answered after that.
-func (s *Service) Create(ctx context.Context, a authz.Actor, r request.Session) (Created, error) {
+func (s *Service) Create(ctx context.Context, a authz.Actor, r request.Session) (_ Created, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.create", r.Name)
+	defer end(&err)
+	audit.ActingFor(ctx, string(r.OwnerAccessKey))
 	c := &creation{actor: a, request: r}
 	if err := s.creations.Do(ctx, c); err != nil {
 		return Created{}, fmt.Errorf("create session %s: %w", r.Name, err)

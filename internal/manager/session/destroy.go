@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -30,7 +31,9 @@ type Destroyed struct {
 
 // Destroy asks for the end of a session and answers at once. The first item is the named session. Waiting sessions are
 // CANCELLED; others become TERMINATING, or with Forced TERMINATED, while their agents still clean up.
-func (s *Service) Destroy(ctx context.Context, a authz.Actor, ref string, o DestroyOptions) ([]Destroyed, error) {
+func (s *Service) Destroy(ctx context.Context, a authz.Actor, ref string, o DestroyOptions) (_ []Destroyed, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.destroy", ref)
+	defer end(&err)
 	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
 	target, err := s.Changeable(ctx, a, ref, o.Owner)
 	if o.Forced && fault.Is(err, fault.NotFound) {

@@ -24,8 +24,9 @@ type LoopConfig struct {
 	Sweep time.Duration
 	// EventRetention is how long the history of ended sessions is kept; 0 keeps it for ever.
 	EventRetention time.Duration
-	// SessionRetention is how long ended sessions themselves are kept, TaskRetention background tasks that came to an end; 0 is for ever.
-	SessionRetention, TaskRetention time.Duration
+	// SessionRetention is how long ended sessions themselves are kept, TaskRetention background tasks that came to an end;
+	// AuditRetention is how long entries of the audit log are. 0 is for ever.
+	SessionRetention, TaskRetention, AuditRetention time.Duration
 }
 
 // Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, sessions whose clients are gone by
@@ -38,7 +39,7 @@ func (s *Service) Loops(c LoopConfig) []reconcile.Loop {
 			return joinEvery, t.Commit(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.JoinEndedCounts(ctx, joinAfter) })
 		}}
 	}}}
-	if c.EventRetention > 0 || c.SessionRetention > 0 || c.TaskRetention > 0 {
+	if c.EventRetention > 0 || c.SessionRetention > 0 || c.TaskRetention > 0 || c.AuditRetention > 0 {
 		loops = append(loops, reconcile.Loop{Name: "prune", Begin: func(t reconcile.Term) reconcile.Work {
 			p := &pruning{s: s, c: c}
 			return reconcile.Work{Pass: func(ctx context.Context) (wait time.Duration, err error) {

@@ -6,12 +6,16 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 )
 
 // Rename gives a RUNNING session another name.
-func (s *Service) Rename(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, name string) error {
+func (s *Service) Rename(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, name string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.rename", ref)
+	defer end(&err)
+	audit.ActingFor(ctx, string(owner))
 	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
 	o, err := s.Changeable(ctx, a, ref, owner)
 	if err != nil {
@@ -48,7 +52,9 @@ func notRunning(id, what string) *fault.Error {
 }
 
 // Modify changes name or priority; nil leaves a field as it is. Priority counts only while the session waits.
-func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.SessionID, name *string, priority *int) (*Session, error) {
+func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.SessionID, name *string, priority *int) (_ *Session, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.modify", string(id))
+	defer end(&err)
 	o, err := s.Changeable(ctx, a, string(id), "")
 	if err != nil {
 		return nil, err
@@ -89,7 +95,10 @@ func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.SessionI
 }
 
 // Restart replaces the containers of a RUNNING session by fresh ones of the next generation on the same agents.
-func (s *Service) Restart(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (cluster.SessionID, error) {
+func (s *Service) Restart(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (_ cluster.SessionID, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.restart", ref)
+	defer end(&err)
+	audit.ActingFor(ctx, string(owner))
 	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
 	o, err := s.Changeable(ctx, a, ref, owner)
 	if err != nil {

@@ -35,6 +35,7 @@ func (p *pruning) pass(ctx context.Context) (wait time.Duration, err error) {
 		{"sessions that ended long ago", p.c.SessionRetention, p.sessions},
 		{"events of sessions that ended long ago", p.c.EventRetention, p.events},
 		{"background tasks that ended long ago", p.c.TaskRetention, p.tasks},
+		{"entries of the audit log", p.c.AuditRetention, p.audit},
 	}
 	k := kinds[p.kind]
 	more := false
@@ -77,5 +78,10 @@ func (p *pruning) events(ctx context.Context, age time.Duration) (removed int, m
 
 func (p *pruning) tasks(ctx context.Context, age time.Duration) (removed int, more bool, err error) {
 	n, err := p.s.d.Store.PruneTasks(ctx, age, pruneBatch)
+	return int(n), n == pruneBatch, err
+}
+
+func (p *pruning) audit(ctx context.Context, age time.Duration) (removed int, more bool, err error) {
+	n, err := p.s.d.Store.PruneAudit(ctx, age, pruneBatch)
 	return int(n), n == pruneBatch, err
 }

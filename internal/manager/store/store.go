@@ -124,8 +124,11 @@ func (s *Store) Close() { s.pool.Close() }
 
 // DB gives direct access for queries that are composed at run time (lists with filters).
 func (s *Store) DB() dbgen.DBTX {
-	return &translated{db: s.pool, outage: &s.outage, patience: s.patience}
+	return noted{&translated{db: s.pool, outage: &s.outage, patience: s.patience}, s}
 }
+
+// Log is where what concerns nobody's request is told.
+func (s *Store) Log() *slog.Logger { return s.log }
 
 // Pool is the pool itself, whose errors are PostgreSQL's; tests use it.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }

@@ -52,7 +52,8 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 	ctx, cancel := context.WithTimeout(ctx, transactionFactor*s.patience)
 	defer cancel()
 	var raw pgx.Tx
-	err := s.outage.patiently(ctx, func() (err error) { raw, err = s.pool.Begin(ctx); return err })
+	note := NoteOf(ctx)
+	err := s.outage.patiently(ctx, func() (err error) { raw, err = s.pool.BeginTx(ctx, note.options()); return err })
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
@@ -70,8 +71,15 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 	if err := tx.flush(ctx); err != nil {
 		return err
 	}
+	left, err := tx.leave(ctx, note)
+	if err != nil {
+		return err
+	}
 	if err := raw.Commit(ctx); err != nil {
 		return fmt.Errorf("commit: %w", written(err))
+	}
+	if left {
+		note.left.Store(true)
 	}
 	for topic := range tx.wakes {
 		s.Wake(topic)

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
@@ -166,7 +167,9 @@ func (s *Service) Roles(ctx context.Context, a authz.Actor, project string) (Rol
 }
 
 // UpdatePassword replaces the actor's password after checking the old one.
-func (s *Service) UpdatePassword(ctx context.Context, a authz.Actor, old, fresh seal.Secret) error {
+func (s *Service) UpdatePassword(ctx context.Context, a authz.Actor, old, fresh seal.Secret) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "user.change-password", a.Email)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -199,7 +202,9 @@ func (s *Service) UpdatePassword(ctx context.Context, a authz.Actor, old, fresh 
 }
 
 // UpdateFullName renames a person; email "" is the actor.
-func (s *Service) UpdateFullName(ctx context.Context, a authz.Actor, email, fullName string) error {
+func (s *Service) UpdateFullName(ctx context.Context, a authz.Actor, email, fullName string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "user.rename", email)
+	defer end(&err)
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -252,7 +257,9 @@ func (s *Service) SSHKeypair(ctx context.Context, a authz.Actor) (SSHKeypair, er
 }
 
 // GenerateSSHKeypair replaces the keypair by a fresh ed25519 one and returns both halves.
-func (s *Service) GenerateSSHKeypair(ctx context.Context, a authz.Actor) (SSHKeypair, error) {
+func (s *Service) GenerateSSHKeypair(ctx context.Context, a authz.Actor) (_ SSHKeypair, err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "keypair.generate-ssh", string(a.AccessKey))
+	defer end(&err)
 	if err := authz.Keypairs.Need(a, authz.Change, authz.Object{Owner: a.UserID}, "change an SSH keypair"); err != nil {
 		return SSHKeypair{}, err
 	}
@@ -264,7 +271,9 @@ func (s *Service) GenerateSSHKeypair(ctx context.Context, a authz.Actor) (SSHKey
 }
 
 // SetSSHKeypair stores a keypair that the user brings.
-func (s *Service) SetSSHKeypair(ctx context.Context, a authz.Actor, public string, private seal.Secret) error {
+func (s *Service) SetSSHKeypair(ctx context.Context, a authz.Actor, public string, private seal.Secret) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "keypair.set-ssh", string(a.AccessKey))
+	defer end(&err)
 	if err := authz.Keypairs.Need(a, authz.Change, authz.Object{Owner: a.UserID}, "change an SSH keypair"); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -77,7 +78,9 @@ const maxRegistries = 100
 
 // AllowRegistries replaces the registries whose images the sessions of a domain may run, besides images that are local to the
 // agents (superadmins).
-func (s *Service) AllowRegistries(ctx context.Context, a authz.Actor, domain string, registries []string) error {
+func (s *Service) AllowRegistries(ctx context.Context, a authz.Actor, domain string, registries []string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "domain.allow-registries", domain)
+	defer end(&err)
 	if err := authz.Domains.Need(a, authz.Administer, authz.Object{Domain: domain}, "change what domains allow"); err != nil {
 		return err
 	}

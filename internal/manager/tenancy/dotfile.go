@@ -11,6 +11,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 )
@@ -125,7 +126,9 @@ func (s *Service) GetDotfile(ctx context.Context, a authz.Actor, scope DotfileSc
 }
 
 // CreateDotfile adds a file.
-func (s *Service) CreateDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, f cluster.Dotfile) error {
+func (s *Service) CreateDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, f cluster.Dotfile) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.create", f.Path)
+	defer end(&err)
 	return s.changeDotfiles(ctx, a, scope, func(all []cluster.Dotfile) ([]cluster.Dotfile, error) {
 		if dotfileIndex(all, f.Path) >= 0 {
 			return nil, fault.Conflictf("dotfile %s exists already", f.Path).WithReason("generic-bad-request").WithNext("update it instead")
@@ -135,7 +138,9 @@ func (s *Service) CreateDotfile(ctx context.Context, a authz.Actor, scope Dotfil
 }
 
 // UpdateDotfile replaces a file.
-func (s *Service) UpdateDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, f cluster.Dotfile) error {
+func (s *Service) UpdateDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, f cluster.Dotfile) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.update", f.Path)
+	defer end(&err)
 	return s.changeDotfiles(ctx, a, scope, func(all []cluster.Dotfile) ([]cluster.Dotfile, error) {
 		i := dotfileIndex(all, f.Path)
 		if i < 0 {
@@ -147,7 +152,9 @@ func (s *Service) UpdateDotfile(ctx context.Context, a authz.Actor, scope Dotfil
 }
 
 // DeleteDotfile removes a file.
-func (s *Service) DeleteDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, path string) error {
+func (s *Service) DeleteDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, path string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.delete", path)
+	defer end(&err)
 	return s.changeDotfiles(ctx, a, scope, func(all []cluster.Dotfile) ([]cluster.Dotfile, error) {
 		i := dotfileIndex(all, path)
 		if i < 0 {
@@ -221,7 +228,9 @@ func (s *Service) BootstrapScript(ctx context.Context, a authz.Actor) (string, e
 }
 
 // SetBootstrapScript replaces it; "" removes it.
-func (s *Service) SetBootstrapScript(ctx context.Context, a authz.Actor, script string) error {
+func (s *Service) SetBootstrapScript(ctx context.Context, a authz.Actor, script string) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "keypair.set-bootstrap-script", string(a.AccessKey))
+	defer end(&err)
 	if err := authz.Keypairs.Need(a, authz.Change, authz.Object{Owner: a.UserID}, "change a bootstrap script"); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -29,7 +30,9 @@ type KeypairPolicyProps struct {
 
 // ModifyKeypairPolicy changes what keypairs of a policy may hold (superadmins). Sessions that run stay; waiting ones meet
 // the new limits in the next scheduling pass.
-func (s *Service) ModifyKeypairPolicy(ctx context.Context, a authz.Actor, name string, p KeypairPolicyProps) error {
+func (s *Service) ModifyKeypairPolicy(ctx context.Context, a authz.Actor, name string, p KeypairPolicyProps) (err error) {
+	ctx, end := audit.Begin(ctx, s.d.Store, a, "keypair-policy.modify", name)
+	defer end(&err)
 	if err := authz.Policies.Need(a, authz.Administer, authz.Object{}, "change resource policies"); err != nil {
 		return err
 	}

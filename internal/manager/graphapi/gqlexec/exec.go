@@ -247,6 +247,12 @@ type ComplexityRoot struct {
 		ScalingGroup func(childComplexity int) int
 	}
 
+	CreateUserReply struct {
+		Msg  func(childComplexity int) int
+		Ok   func(childComplexity int) int
+		User func(childComplexity int) int
+	}
+
 	CreateVFolderV2Payload struct {
 		Vfolder func(childComplexity int) int
 	}
@@ -425,11 +431,13 @@ type ComplexityRoot struct {
 		AssociateScalingGroupWithUserGroup     func(childComplexity int, scalingGroup string, userGroup string) int
 		CreateResourcePreset                   func(childComplexity int, name string, props model.CreateResourcePresetInput) int
 		CreateScalingGroup                     func(childComplexity int, name string, props model.CreateScalingGroupInput) int
+		CreateUser                             func(childComplexity int, email string, props model.UserInput) int
 		CreateVFolderInProject                 func(childComplexity int, projectID string, input model.CreateVFolderInScopeInput) int
 		CreateVfolderV2                        func(childComplexity int, input model.CreateVFolderV2Input) int
 		DealiasImage                           func(childComplexity int, alias string) int
 		DeleteResourcePreset                   func(childComplexity int, id *string, name *string) int
 		DeleteScalingGroup                     func(childComplexity int, name string) int
+		DeleteUser                             func(childComplexity int, email string) int
 		DisassociateAllScalingGroupsWithDomain func(childComplexity int, domain string) int
 		DisassociateAllScalingGroupsWithGroup  func(childComplexity int, userGroup string) int
 		DisassociateScalingGroupWithDomain     func(childComplexity int, scalingGroup string, domain string) int
@@ -444,6 +452,7 @@ type ComplexityRoot struct {
 		ModifyKeypairResourcePolicy            func(childComplexity int, name string, props model.ModifyKeyPairResourcePolicyInput) int
 		ModifyResourcePreset                   func(childComplexity int, id *string, name *string, props model.ModifyResourcePresetInput) int
 		ModifyScalingGroup                     func(childComplexity int, name string, props model.ModifyScalingGroupInput) int
+		ModifyUser                             func(childComplexity int, email string, props model.ModifyUserInput) int
 		SetQuotaScope                          func(childComplexity int, quotaScopeID string, storageHostName string, props model.QuotaScopeInput) int
 		UnsetQuotaScope                        func(childComplexity int, quotaScopeID string, storageHostName string) int
 		UntagImageFromRegistry                 func(childComplexity int, imageID string) int
@@ -512,8 +521,11 @@ type ComplexityRoot struct {
 		StorageVolume           func(childComplexity int, id *string) int
 		StorageVolumeList       func(childComplexity int, limit int, offset int, filter *string, order *string) int
 		User                    func(childComplexity int, domainName *string, email *string) int
+		UserFromUUID            func(childComplexity int, domainName *string, userID *string) int
+		UserList                func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, groupID *string, isActive *bool, status *string) int
 		UserResourcePolicies    func(childComplexity int) int
 		UserResourcePolicy      func(childComplexity int, name *string) int
+		Users                   func(childComplexity int, domainName *string, groupID *string, isActive *bool, status *string) int
 		Vfolder                 func(childComplexity int, id *string) int
 		VfolderHostPermissions  func(childComplexity int) int
 		VfolderInvitedList      func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, accessKey *string) int
@@ -637,6 +649,11 @@ type ComplexityRoot struct {
 	UserInfo struct {
 		Email    func(childComplexity int) int
 		FullName func(childComplexity int) int
+	}
+
+	UserList struct {
+		Items      func(childComplexity int) int
+		TotalCount func(childComplexity int) int
 	}
 
 	UserResourcePolicy struct {
@@ -811,6 +828,9 @@ type MutationsResolver interface {
 	UnsetQuotaScope(ctx context.Context, quotaScopeID string, storageHostName string) (*model.UnsetQuotaScope, error)
 	ModifyDomain(ctx context.Context, name string, props model.ModifyDomainInput) (*model.MutationReply, error)
 	ModifyGroup(ctx context.Context, gid string, props model.ModifyGroupInput) (*model.MutationReply, error)
+	CreateUser(ctx context.Context, email string, props model.UserInput) (*model.CreateUserReply, error)
+	ModifyUser(ctx context.Context, email string, props model.ModifyUserInput) (*model.MutationReply, error)
+	DeleteUser(ctx context.Context, email string) (*model.MutationReply, error)
 }
 type QueriesResolver interface {
 	Keypair(ctx context.Context, domainName *string, accessKey *string) (*model.KeyPair, error)
@@ -856,6 +876,9 @@ type QueriesResolver interface {
 	Group(ctx context.Context, id string, domainName *string) (*model.Group, error)
 	Groups(ctx context.Context, domainName *string, isActive *bool, typeArg []*string) ([]*model.Group, error)
 	User(ctx context.Context, domainName *string, email *string) (*model.User, error)
+	UserFromUUID(ctx context.Context, domainName *string, userID *string) (*model.User, error)
+	Users(ctx context.Context, domainName *string, groupID *string, isActive *bool, status *string) ([]*model.User, error)
+	UserList(ctx context.Context, limit int, offset int, filter *string, order *string, domainName *string, groupID *string, isActive *bool, status *string) (*model.UserList, error)
 }
 type StorageVolumeResolver interface {
 	PerformanceMetric(ctx context.Context, obj *model.StorageVolume) (*string, error)
@@ -1868,6 +1891,25 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.CreateScalingGroupReply.ScalingGroup(childComplexity), true
 
+	case "CreateUserReply.msg":
+		if e.complexity.CreateUserReply.Msg == nil {
+			break
+		}
+
+		return e.complexity.CreateUserReply.Msg(childComplexity), true
+	case "CreateUserReply.ok":
+		if e.complexity.CreateUserReply.Ok == nil {
+			break
+		}
+
+		return e.complexity.CreateUserReply.Ok(childComplexity), true
+	case "CreateUserReply.user":
+		if e.complexity.CreateUserReply.User == nil {
+			break
+		}
+
+		return e.complexity.CreateUserReply.User(childComplexity), true
+
 	case "CreateVFolderV2Payload.vfolder":
 		if e.complexity.CreateVFolderV2Payload.Vfolder == nil {
 			break
@@ -2722,6 +2764,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.CreateScalingGroup(childComplexity, args["name"].(string), args["props"].(model.CreateScalingGroupInput)), true
+	case "Mutations.create_user":
+		if e.complexity.Mutations.CreateUser == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_create_user_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.CreateUser(childComplexity, args["email"].(string), args["props"].(model.UserInput)), true
 	case "Mutations.createVFolderInProject":
 		if e.complexity.Mutations.CreateVFolderInProject == nil {
 			break
@@ -2777,6 +2830,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.DeleteScalingGroup(childComplexity, args["name"].(string)), true
+	case "Mutations.delete_user":
+		if e.complexity.Mutations.DeleteUser == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_delete_user_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.DeleteUser(childComplexity, args["email"].(string)), true
 	case "Mutations.disassociate_all_scaling_groups_with_domain":
 		if e.complexity.Mutations.DisassociateAllScalingGroupsWithDomain == nil {
 			break
@@ -2931,6 +2995,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.ModifyScalingGroup(childComplexity, args["name"].(string), args["props"].(model.ModifyScalingGroupInput)), true
+	case "Mutations.modify_user":
+		if e.complexity.Mutations.ModifyUser == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_modify_user_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.ModifyUser(childComplexity, args["email"].(string), args["props"].(model.ModifyUserInput)), true
 	case "Mutations.set_quota_scope":
 		if e.complexity.Mutations.SetQuotaScope == nil {
 			break
@@ -3392,6 +3467,28 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Queries.User(childComplexity, args["domain_name"].(*string), args["email"].(*string)), true
+	case "Queries.user_from_uuid":
+		if e.complexity.Queries.UserFromUUID == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_user_from_uuid_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.UserFromUUID(childComplexity, args["domain_name"].(*string), args["user_id"].(*string)), true
+	case "Queries.user_list":
+		if e.complexity.Queries.UserList == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_user_list_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.UserList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string), args["domain_name"].(*string), args["group_id"].(*string), args["is_active"].(*bool), args["status"].(*string)), true
 	case "Queries.user_resource_policies":
 		if e.complexity.Queries.UserResourcePolicies == nil {
 			break
@@ -3409,6 +3506,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Queries.UserResourcePolicy(childComplexity, args["name"].(*string)), true
+	case "Queries.users":
+		if e.complexity.Queries.Users == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_users_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.Users(childComplexity, args["domain_name"].(*string), args["group_id"].(*string), args["is_active"].(*bool), args["status"].(*string)), true
 	case "Queries.vfolder":
 		if e.complexity.Queries.Vfolder == nil {
 			break
@@ -3967,6 +4075,19 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.UserInfo.FullName(childComplexity), true
 
+	case "UserList.items":
+		if e.complexity.UserList.Items == nil {
+			break
+		}
+
+		return e.complexity.UserList.Items(childComplexity), true
+	case "UserList.total_count":
+		if e.complexity.UserList.TotalCount == nil {
+			break
+		}
+
+		return e.complexity.UserList.TotalCount(childComplexity), true
+
 	case "UserResourcePolicy.created_at":
 		if e.complexity.UserResourcePolicy.CreatedAt == nil {
 			break
@@ -4502,7 +4623,9 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 		ec.unmarshalInputModifyKeyPairResourcePolicyInput,
 		ec.unmarshalInputModifyResourcePresetInput,
 		ec.unmarshalInputModifyScalingGroupInput,
+		ec.unmarshalInputModifyUserInput,
 		ec.unmarshalInputQuotaScopeInput,
+		ec.unmarshalInputUserInput,
 	)
 	first := true
 
@@ -5410,19 +5533,26 @@ type ImageNode implements Node {
   size_bytes: BigInt
 }
 `, BuiltIn: false},
-	{Name: "../tenancy.graphql", Input: `# Domains, projects and users as far as folders need them: what policies allow on hosts, and whose limits hold.
+	{Name: "../tenancy.graphql", Input: `# Domains, projects and users. Of domains and projects clients change what folders need: what policies allow on hosts, and whose
+# limits hold.
 extend type Queries {
   domain(name: String): Domain
   domains(is_active: Boolean): [Domain]
   group(id: UUID!, domain_name: String): Group
   groups(domain_name: String, is_active: Boolean, type: [String]): [Group]
   user(domain_name: String, email: String): User
+  user_from_uuid(domain_name: String, user_id: ID): User
+  users(domain_name: String, group_id: UUID, is_active: Boolean, status: String): [User]
+  user_list(limit: Int!, offset: Int!, filter: String, order: String, domain_name: String, group_id: UUID, is_active: Boolean, status: String): UserList
 }
 
 extend type Mutations {
   # Of the properties allowed_vfolder_hosts is served.
   modify_domain(name: String!, props: ModifyDomainInput!): MutationReply
   modify_group(gid: UUID!, props: ModifyGroupInput!): MutationReply
+  create_user(email: String!, props: UserInput!): CreateUserReply
+  modify_user(email: String!, props: ModifyUserInput!): MutationReply
+  delete_user(email: String!): MutationReply
 }
 
 type Domain {
@@ -5475,6 +5605,52 @@ type User {
   groups: [UserGroup]
   allowed_client_ip: [String]
   totp_activated: Boolean
+  sudo_session_enabled: Boolean
+  main_access_key: String
+}
+
+type UserList {
+  items: [User]
+  total_count: Int
+}
+
+type CreateUserReply {
+  ok: Boolean
+  msg: String
+  user: User
+}
+
+input UserInput {
+  username: String
+  password: String!
+  need_password_change: Boolean
+  full_name: String
+  description: String
+  is_active: Boolean
+  status: String
+  domain_name: String
+  role: String
+  group_ids: [String]
+  allowed_client_ip: [String]
+  totp_activated: Boolean
+  resource_policy: String
+  sudo_session_enabled: Boolean
+}
+
+input ModifyUserInput {
+  username: String
+  password: String
+  need_password_change: Boolean
+  full_name: String
+  description: String
+  is_active: Boolean
+  status: String
+  domain_name: String
+  role: String
+  group_ids: [String]
+  allowed_client_ip: [String]
+  totp_activated: Boolean
+  resource_policy: String
   sudo_session_enabled: Boolean
   main_access_key: String
 }
@@ -5648,6 +5824,22 @@ func (ec *executionContext) field_Mutations_create_scaling_group_args(ctx contex
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutations_create_user_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "email", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["email"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNUserInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg1
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutations_dealias_image_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -5683,6 +5875,17 @@ func (ec *executionContext) field_Mutations_delete_scaling_group_args(ctx contex
 		return nil, err
 	}
 	args["name"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_delete_user_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "email", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["email"] = arg0
 	return args, nil
 }
 
@@ -5888,6 +6091,22 @@ func (ec *executionContext) field_Mutations_modify_scaling_group_args(ctx contex
 	}
 	args["name"] = arg0
 	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNModifyScalingGroupInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyScalingGroupInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_modify_user_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "email", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["email"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNModifyUserInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyUserInput)
 	if err != nil {
 		return nil, err
 	}
@@ -6517,6 +6736,68 @@ func (ec *executionContext) field_Queries_user_args(ctx context.Context, rawArgs
 	return args, nil
 }
 
+func (ec *executionContext) field_Queries_user_from_uuid_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "domain_name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["domain_name"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "user_id", ec.unmarshalOID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["user_id"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_user_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
+	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "domain_name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["domain_name"] = arg4
+	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "group_id", ec.unmarshalOUUID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["group_id"] = arg5
+	arg6, err := graphql.ProcessArgField(ctx, rawArgs, "is_active", ec.unmarshalOBoolean2ᚖbool)
+	if err != nil {
+		return nil, err
+	}
+	args["is_active"] = arg6
+	arg7, err := graphql.ProcessArgField(ctx, rawArgs, "status", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["status"] = arg7
+	return args, nil
+}
+
 func (ec *executionContext) field_Queries_user_resource_policy_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -6525,6 +6806,32 @@ func (ec *executionContext) field_Queries_user_resource_policy_args(ctx context.
 		return nil, err
 	}
 	args["name"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_users_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "domain_name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["domain_name"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "group_id", ec.unmarshalOUUID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["group_id"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "is_active", ec.unmarshalOBoolean2ᚖbool)
+	if err != nil {
+		return nil, err
+	}
+	args["is_active"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "status", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["status"] = arg3
 	return args, nil
 }
 
@@ -12160,6 +12467,135 @@ func (ec *executionContext) fieldContext_CreateScalingGroupReply_scaling_group(_
 	return fc, nil
 }
 
+func (ec *executionContext) _CreateUserReply_ok(ctx context.Context, field graphql.CollectedField, obj *model.CreateUserReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateUserReply_ok,
+		func(ctx context.Context) (any, error) {
+			return obj.Ok, nil
+		},
+		nil,
+		ec.marshalOBoolean2ᚖbool,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateUserReply_ok(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateUserReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _CreateUserReply_msg(ctx context.Context, field graphql.CollectedField, obj *model.CreateUserReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateUserReply_msg,
+		func(ctx context.Context) (any, error) {
+			return obj.Msg, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateUserReply_msg(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateUserReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _CreateUserReply_user(ctx context.Context, field graphql.CollectedField, obj *model.CreateUserReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateUserReply_user,
+		func(ctx context.Context) (any, error) {
+			return obj.User, nil
+		},
+		nil,
+		ec.marshalOUser2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUser,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateUserReply_user(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateUserReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_User_id(ctx, field)
+			case "uuid":
+				return ec.fieldContext_User_uuid(ctx, field)
+			case "username":
+				return ec.fieldContext_User_username(ctx, field)
+			case "email":
+				return ec.fieldContext_User_email(ctx, field)
+			case "full_name":
+				return ec.fieldContext_User_full_name(ctx, field)
+			case "description":
+				return ec.fieldContext_User_description(ctx, field)
+			case "need_password_change":
+				return ec.fieldContext_User_need_password_change(ctx, field)
+			case "is_active":
+				return ec.fieldContext_User_is_active(ctx, field)
+			case "status":
+				return ec.fieldContext_User_status(ctx, field)
+			case "status_info":
+				return ec.fieldContext_User_status_info(ctx, field)
+			case "created_at":
+				return ec.fieldContext_User_created_at(ctx, field)
+			case "modified_at":
+				return ec.fieldContext_User_modified_at(ctx, field)
+			case "domain_name":
+				return ec.fieldContext_User_domain_name(ctx, field)
+			case "role":
+				return ec.fieldContext_User_role(ctx, field)
+			case "resource_policy":
+				return ec.fieldContext_User_resource_policy(ctx, field)
+			case "groups":
+				return ec.fieldContext_User_groups(ctx, field)
+			case "allowed_client_ip":
+				return ec.fieldContext_User_allowed_client_ip(ctx, field)
+			case "totp_activated":
+				return ec.fieldContext_User_totp_activated(ctx, field)
+			case "sudo_session_enabled":
+				return ec.fieldContext_User_sudo_session_enabled(ctx, field)
+			case "main_access_key":
+				return ec.fieldContext_User_main_access_key(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type User", field.Name)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _CreateVFolderV2Payload_vfolder(ctx context.Context, field graphql.CollectedField, obj *model.CreateVFolderV2Payload) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -17505,6 +17941,149 @@ func (ec *executionContext) fieldContext_Mutations_modify_group(ctx context.Cont
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutations_create_user(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_create_user,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().CreateUser(ctx, fc.Args["email"].(string), fc.Args["props"].(model.UserInput))
+		},
+		nil,
+		ec.marshalOCreateUserReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateUserReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_create_user(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_CreateUserReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_CreateUserReply_msg(ctx, field)
+			case "user":
+				return ec.fieldContext_CreateUserReply_user(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type CreateUserReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_create_user_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_modify_user(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_modify_user,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().ModifyUser(ctx, fc.Args["email"].(string), fc.Args["props"].(model.ModifyUserInput))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_modify_user(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_modify_user_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_delete_user(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_delete_user,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().DeleteUser(ctx, fc.Args["email"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_delete_user(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_delete_user_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _PageInfo_hasNextPage(ctx context.Context, field graphql.CollectedField, obj *model.PageInfo) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -20745,6 +21324,219 @@ func (ec *executionContext) fieldContext_Queries_user(ctx context.Context, field
 	return fc, nil
 }
 
+func (ec *executionContext) _Queries_user_from_uuid(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_user_from_uuid,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().UserFromUUID(ctx, fc.Args["domain_name"].(*string), fc.Args["user_id"].(*string))
+		},
+		nil,
+		ec.marshalOUser2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUser,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_user_from_uuid(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_User_id(ctx, field)
+			case "uuid":
+				return ec.fieldContext_User_uuid(ctx, field)
+			case "username":
+				return ec.fieldContext_User_username(ctx, field)
+			case "email":
+				return ec.fieldContext_User_email(ctx, field)
+			case "full_name":
+				return ec.fieldContext_User_full_name(ctx, field)
+			case "description":
+				return ec.fieldContext_User_description(ctx, field)
+			case "need_password_change":
+				return ec.fieldContext_User_need_password_change(ctx, field)
+			case "is_active":
+				return ec.fieldContext_User_is_active(ctx, field)
+			case "status":
+				return ec.fieldContext_User_status(ctx, field)
+			case "status_info":
+				return ec.fieldContext_User_status_info(ctx, field)
+			case "created_at":
+				return ec.fieldContext_User_created_at(ctx, field)
+			case "modified_at":
+				return ec.fieldContext_User_modified_at(ctx, field)
+			case "domain_name":
+				return ec.fieldContext_User_domain_name(ctx, field)
+			case "role":
+				return ec.fieldContext_User_role(ctx, field)
+			case "resource_policy":
+				return ec.fieldContext_User_resource_policy(ctx, field)
+			case "groups":
+				return ec.fieldContext_User_groups(ctx, field)
+			case "allowed_client_ip":
+				return ec.fieldContext_User_allowed_client_ip(ctx, field)
+			case "totp_activated":
+				return ec.fieldContext_User_totp_activated(ctx, field)
+			case "sudo_session_enabled":
+				return ec.fieldContext_User_sudo_session_enabled(ctx, field)
+			case "main_access_key":
+				return ec.fieldContext_User_main_access_key(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type User", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_user_from_uuid_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_users(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_users,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().Users(ctx, fc.Args["domain_name"].(*string), fc.Args["group_id"].(*string), fc.Args["is_active"].(*bool), fc.Args["status"].(*string))
+		},
+		nil,
+		ec.marshalOUser2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUser,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_users(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_User_id(ctx, field)
+			case "uuid":
+				return ec.fieldContext_User_uuid(ctx, field)
+			case "username":
+				return ec.fieldContext_User_username(ctx, field)
+			case "email":
+				return ec.fieldContext_User_email(ctx, field)
+			case "full_name":
+				return ec.fieldContext_User_full_name(ctx, field)
+			case "description":
+				return ec.fieldContext_User_description(ctx, field)
+			case "need_password_change":
+				return ec.fieldContext_User_need_password_change(ctx, field)
+			case "is_active":
+				return ec.fieldContext_User_is_active(ctx, field)
+			case "status":
+				return ec.fieldContext_User_status(ctx, field)
+			case "status_info":
+				return ec.fieldContext_User_status_info(ctx, field)
+			case "created_at":
+				return ec.fieldContext_User_created_at(ctx, field)
+			case "modified_at":
+				return ec.fieldContext_User_modified_at(ctx, field)
+			case "domain_name":
+				return ec.fieldContext_User_domain_name(ctx, field)
+			case "role":
+				return ec.fieldContext_User_role(ctx, field)
+			case "resource_policy":
+				return ec.fieldContext_User_resource_policy(ctx, field)
+			case "groups":
+				return ec.fieldContext_User_groups(ctx, field)
+			case "allowed_client_ip":
+				return ec.fieldContext_User_allowed_client_ip(ctx, field)
+			case "totp_activated":
+				return ec.fieldContext_User_totp_activated(ctx, field)
+			case "sudo_session_enabled":
+				return ec.fieldContext_User_sudo_session_enabled(ctx, field)
+			case "main_access_key":
+				return ec.fieldContext_User_main_access_key(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type User", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_users_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_user_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_user_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().UserList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["domain_name"].(*string), fc.Args["group_id"].(*string), fc.Args["is_active"].(*bool), fc.Args["status"].(*string))
+		},
+		nil,
+		ec.marshalOUserList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_user_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_UserList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_UserList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type UserList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_user_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Queries___type(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -23079,6 +23871,106 @@ func (ec *executionContext) fieldContext_UserInfo_full_name(_ context.Context, f
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserList_items(ctx context.Context, field graphql.CollectedField, obj *model.UserList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserList_items,
+		func(ctx context.Context) (any, error) {
+			return obj.Items, nil
+		},
+		nil,
+		ec.marshalOUser2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUser,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserList_items(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_User_id(ctx, field)
+			case "uuid":
+				return ec.fieldContext_User_uuid(ctx, field)
+			case "username":
+				return ec.fieldContext_User_username(ctx, field)
+			case "email":
+				return ec.fieldContext_User_email(ctx, field)
+			case "full_name":
+				return ec.fieldContext_User_full_name(ctx, field)
+			case "description":
+				return ec.fieldContext_User_description(ctx, field)
+			case "need_password_change":
+				return ec.fieldContext_User_need_password_change(ctx, field)
+			case "is_active":
+				return ec.fieldContext_User_is_active(ctx, field)
+			case "status":
+				return ec.fieldContext_User_status(ctx, field)
+			case "status_info":
+				return ec.fieldContext_User_status_info(ctx, field)
+			case "created_at":
+				return ec.fieldContext_User_created_at(ctx, field)
+			case "modified_at":
+				return ec.fieldContext_User_modified_at(ctx, field)
+			case "domain_name":
+				return ec.fieldContext_User_domain_name(ctx, field)
+			case "role":
+				return ec.fieldContext_User_role(ctx, field)
+			case "resource_policy":
+				return ec.fieldContext_User_resource_policy(ctx, field)
+			case "groups":
+				return ec.fieldContext_User_groups(ctx, field)
+			case "allowed_client_ip":
+				return ec.fieldContext_User_allowed_client_ip(ctx, field)
+			case "totp_activated":
+				return ec.fieldContext_User_totp_activated(ctx, field)
+			case "sudo_session_enabled":
+				return ec.fieldContext_User_sudo_session_enabled(ctx, field)
+			case "main_access_key":
+				return ec.fieldContext_User_main_access_key(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type User", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserList_total_count(ctx context.Context, field graphql.CollectedField, obj *model.UserList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserList_total_count,
+		func(ctx context.Context) (any, error) {
+			return obj.TotalCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserList_total_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
 		},
 	}
 	return fc, nil
@@ -27917,6 +28809,131 @@ func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Co
 	return it, nil
 }
 
+func (ec *executionContext) unmarshalInputModifyUserInput(ctx context.Context, obj any) (model.ModifyUserInput, error) {
+	var it model.ModifyUserInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"username", "password", "need_password_change", "full_name", "description", "is_active", "status", "domain_name", "role", "group_ids", "allowed_client_ip", "totp_activated", "resource_policy", "sudo_session_enabled", "main_access_key"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "username":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("username"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Username = data
+		case "password":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("password"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Password = data
+		case "need_password_change":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("need_password_change"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.NeedPasswordChange = data
+		case "full_name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("full_name"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.FullName = data
+		case "description":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("description"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Description = data
+		case "is_active":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("is_active"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.IsActive = data
+		case "status":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("status"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Status = data
+		case "domain_name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("domain_name"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.DomainName = data
+		case "role":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("role"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Role = data
+		case "group_ids":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("group_ids"))
+			data, err := ec.unmarshalOString2ᚕᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.GroupIds = data
+		case "allowed_client_ip":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("allowed_client_ip"))
+			data, err := ec.unmarshalOString2ᚕᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.AllowedClientIP = data
+		case "totp_activated":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("totp_activated"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.TotpActivated = data
+		case "resource_policy":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("resource_policy"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.ResourcePolicy = data
+		case "sudo_session_enabled":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("sudo_session_enabled"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.SudoSessionEnabled = data
+		case "main_access_key":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("main_access_key"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MainAccessKey = data
+		}
+	}
+
+	return it, nil
+}
+
 func (ec *executionContext) unmarshalInputQuotaScopeInput(ctx context.Context, obj any) (model.QuotaScopeInput, error) {
 	var it model.QuotaScopeInput
 	asMap := map[string]any{}
@@ -27938,6 +28955,124 @@ func (ec *executionContext) unmarshalInputQuotaScopeInput(ctx context.Context, o
 				return it, err
 			}
 			it.HardLimitBytes = data
+		}
+	}
+
+	return it, nil
+}
+
+func (ec *executionContext) unmarshalInputUserInput(ctx context.Context, obj any) (model.UserInput, error) {
+	var it model.UserInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"username", "password", "need_password_change", "full_name", "description", "is_active", "status", "domain_name", "role", "group_ids", "allowed_client_ip", "totp_activated", "resource_policy", "sudo_session_enabled"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "username":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("username"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Username = data
+		case "password":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("password"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Password = data
+		case "need_password_change":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("need_password_change"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.NeedPasswordChange = data
+		case "full_name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("full_name"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.FullName = data
+		case "description":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("description"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Description = data
+		case "is_active":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("is_active"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.IsActive = data
+		case "status":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("status"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Status = data
+		case "domain_name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("domain_name"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.DomainName = data
+		case "role":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("role"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Role = data
+		case "group_ids":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("group_ids"))
+			data, err := ec.unmarshalOString2ᚕᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.GroupIds = data
+		case "allowed_client_ip":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("allowed_client_ip"))
+			data, err := ec.unmarshalOString2ᚕᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.AllowedClientIP = data
+		case "totp_activated":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("totp_activated"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.TotpActivated = data
+		case "resource_policy":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("resource_policy"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.ResourcePolicy = data
+		case "sudo_session_enabled":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("sudo_session_enabled"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.SudoSessionEnabled = data
 		}
 	}
 
@@ -28989,6 +30124,46 @@ func (ec *executionContext) _CreateScalingGroupReply(ctx context.Context, sel as
 	return out
 }
 
+var createUserReplyImplementors = []string{"CreateUserReply"}
+
+func (ec *executionContext) _CreateUserReply(ctx context.Context, sel ast.SelectionSet, obj *model.CreateUserReply) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, createUserReplyImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("CreateUserReply")
+		case "ok":
+			out.Values[i] = ec._CreateUserReply_ok(ctx, field, obj)
+		case "msg":
+			out.Values[i] = ec._CreateUserReply_msg(ctx, field, obj)
+		case "user":
+			out.Values[i] = ec._CreateUserReply_user(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var createVFolderV2PayloadImplementors = []string{"CreateVFolderV2Payload"}
 
 func (ec *executionContext) _CreateVFolderV2Payload(ctx context.Context, sel ast.SelectionSet, obj *model.CreateVFolderV2Payload) graphql.Marshaler {
@@ -29902,6 +31077,18 @@ func (ec *executionContext) _Mutations(ctx context.Context, sel ast.SelectionSet
 		case "modify_group":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutations_modify_group(ctx, field)
+			})
+		case "create_user":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_create_user(ctx, field)
+			})
+		case "modify_user":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_modify_user(ctx, field)
+			})
+		case "delete_user":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_delete_user(ctx, field)
 			})
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
@@ -30986,6 +32173,63 @@ func (ec *executionContext) _Queries(ctx context.Context, sel ast.SelectionSet) 
 			}
 
 			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "user_from_uuid":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_user_from_uuid(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "users":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_users(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "user_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_user_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
 		case "__type":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Queries___type(ctx, field)
@@ -31629,6 +32873,44 @@ func (ec *executionContext) _UserInfo(ctx context.Context, sel ast.SelectionSet,
 			out.Values[i] = ec._UserInfo_email(ctx, field, obj)
 		case "full_name":
 			out.Values[i] = ec._UserInfo_full_name(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var userListImplementors = []string{"UserList"}
+
+func (ec *executionContext) _UserList(ctx context.Context, sel ast.SelectionSet, obj *model.UserList) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, userListImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UserList")
+		case "items":
+			out.Values[i] = ec._UserList_items(ctx, field, obj)
+		case "total_count":
+			out.Values[i] = ec._UserList_total_count(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -32859,6 +34141,11 @@ func (ec *executionContext) unmarshalNModifyScalingGroupInput2berthᚗdevᚋbert
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
+func (ec *executionContext) unmarshalNModifyUserInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyUserInput(ctx context.Context, v any) (model.ModifyUserInput, error) {
+	res, err := ec.unmarshalInputModifyUserInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
 func (ec *executionContext) marshalNPageInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐPageInfo(ctx context.Context, sel ast.SelectionSet, v *model.PageInfo) graphql.Marshaler {
 	if v == nil {
 		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
@@ -32924,6 +34211,11 @@ func (ec *executionContext) marshalNUUID2string(ctx context.Context, sel ast.Sel
 		}
 	}
 	return res
+}
+
+func (ec *executionContext) unmarshalNUserInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserInput(ctx context.Context, v any) (model.UserInput, error) {
+	res, err := ec.unmarshalInputUserInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalNUserV2BasicInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserV2BasicInfo(ctx context.Context, sel ast.SelectionSet, v *model.UserV2BasicInfo) graphql.Marshaler {
@@ -33553,6 +34845,13 @@ func (ec *executionContext) marshalOCreateScalingGroupReply2ᚖberthᚗdevᚋber
 		return graphql.Null
 	}
 	return ec._CreateScalingGroupReply(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOCreateUserReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateUserReply(ctx context.Context, sel ast.SelectionSet, v *model.CreateUserReply) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._CreateUserReply(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOCreateVFolderV2Payload2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateVFolderV2Payload(ctx context.Context, sel ast.SelectionSet, v *model.CreateVFolderV2Payload) graphql.Marshaler {
@@ -34428,6 +35727,47 @@ func (ec *executionContext) marshalOUnsetQuotaScope2ᚖberthᚗdevᚋberthᚋint
 	return ec._UnsetQuotaScope(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalOUser2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUser(ctx context.Context, sel ast.SelectionSet, v []*model.User) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOUser2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUser(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
+}
+
 func (ec *executionContext) marshalOUser2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUser(ctx context.Context, sel ast.SelectionSet, v *model.User) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
@@ -34488,6 +35828,13 @@ func (ec *executionContext) marshalOUserInfo2ᚖberthᚗdevᚋberthᚋinternal�
 		return graphql.Null
 	}
 	return ec._UserInfo(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOUserList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserList(ctx context.Context, sel ast.SelectionSet, v *model.UserList) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._UserList(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOUserResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicy(ctx context.Context, sel ast.SelectionSet, v []*model.UserResourcePolicy) graphql.Marshaler {

@@ -233,6 +233,12 @@ type CreateScalingGroupReply struct {
 	ScalingGroup *ScalingGroup `json:"scaling_group,omitempty"`
 }
 
+type CreateUserReply struct {
+	Ok   *bool   `json:"ok,omitempty"`
+	Msg  *string `json:"msg,omitempty"`
+	User *User   `json:"user,omitempty"`
+}
+
 type CreateVFolderInScopeInput struct {
 	Name       string                 `json:"name"`
 	Host       *string                `json:"host,omitempty"`
@@ -494,6 +500,24 @@ type ModifyScalingGroupInput struct {
 	Egress          *string `json:"egress,omitempty"`
 }
 
+type ModifyUserInput struct {
+	Username           *string   `json:"username,omitempty"`
+	Password           *string   `json:"password,omitempty"`
+	NeedPasswordChange *bool     `json:"need_password_change,omitempty"`
+	FullName           *string   `json:"full_name,omitempty"`
+	Description        *string   `json:"description,omitempty"`
+	IsActive           *bool     `json:"is_active,omitempty"`
+	Status             *string   `json:"status,omitempty"`
+	DomainName         *string   `json:"domain_name,omitempty"`
+	Role               *string   `json:"role,omitempty"`
+	GroupIds           []*string `json:"group_ids,omitempty"`
+	AllowedClientIP    []*string `json:"allowed_client_ip,omitempty"`
+	TotpActivated      *bool     `json:"totp_activated,omitempty"`
+	ResourcePolicy     *string   `json:"resource_policy,omitempty"`
+	SudoSessionEnabled *bool     `json:"sudo_session_enabled,omitempty"`
+	MainAccessKey      *string   `json:"main_access_key,omitempty"`
+}
+
 type MutationReply struct {
 	Ok  *bool   `json:"ok,omitempty"`
 	Msg *string `json:"msg,omitempty"`
@@ -651,6 +675,28 @@ type UserGroup struct {
 type UserInfo struct {
 	Email    *string `json:"email,omitempty"`
 	FullName *string `json:"full_name,omitempty"`
+}
+
+type UserInput struct {
+	Username           *string   `json:"username,omitempty"`
+	Password           string    `json:"password"`
+	NeedPasswordChange *bool     `json:"need_password_change,omitempty"`
+	FullName           *string   `json:"full_name,omitempty"`
+	Description        *string   `json:"description,omitempty"`
+	IsActive           *bool     `json:"is_active,omitempty"`
+	Status             *string   `json:"status,omitempty"`
+	DomainName         *string   `json:"domain_name,omitempty"`
+	Role               *string   `json:"role,omitempty"`
+	GroupIds           []*string `json:"group_ids,omitempty"`
+	AllowedClientIP    []*string `json:"allowed_client_ip,omitempty"`
+	TotpActivated      *bool     `json:"totp_activated,omitempty"`
+	ResourcePolicy     *string   `json:"resource_policy,omitempty"`
+	SudoSessionEnabled *bool     `json:"sudo_session_enabled,omitempty"`
+}
+
+type UserList struct {
+	Items      []*User `json:"items,omitempty"`
+	TotalCount *int    `json:"total_count,omitempty"`
 }
 
 type UserResourcePolicy struct {

@@ -93,6 +93,33 @@ type AppProxyAddress struct {
 	PortTo   int32
 }
 
+type AuditChange struct {
+	ID        int64
+	Entry     string
+	TableName string
+	Key       string
+	Before    json.RawMessage
+	After     json.RawMessage
+}
+
+type AuditLog struct {
+	ID         int64
+	Entry      string
+	At         time.Time
+	Action     string
+	Object     string
+	Result     string
+	Reason     string
+	UserID     string
+	Email      string
+	Role       string
+	DomainName string
+	AccessKey  string
+	ActingFor  string
+	Address    string
+	RequestID  string
+}
+
 type BackgroundTask struct {
 	ID        string
 	Kind      string

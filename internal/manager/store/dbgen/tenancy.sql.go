@@ -195,6 +195,29 @@ func (q *Queries) AllowGroupForProject(ctx context.Context, resourceGroup string
 	return err
 }
 
+const countOtherSuperadmins = `-- name: CountOtherSuperadmins :one
+SELECT count(*) FROM users u JOIN domains d ON d.name = u.domain_name
+WHERE u.role = 'superadmin' AND u.status = 'active' AND d.is_active AND u.id <> $1
+`
+
+func (q *Queries) CountOtherSuperadmins(ctx context.Context, id string) (int64, error) {
+	row := q.db.QueryRow(ctx, countOtherSuperadmins, id)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const countProjectsIn = `-- name: CountProjectsIn :one
+SELECT count(*) FROM projects WHERE id = ANY($1::uuid[]) AND domain_name = $2
+`
+
+func (q *Queries) CountProjectsIn(ctx context.Context, ids []string, domainName string) (int64, error) {
+	row := q.db.QueryRow(ctx, countProjectsIn, ids, domainName)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const domainDotfiles = `-- name: DomainDotfiles :one
 SELECT dotfiles FROM domains WHERE name = $1 FOR UPDATE
 `
@@ -369,6 +392,61 @@ func (q *Queries) GetSetting(ctx context.Context, key string) (json.RawMessage, 
 	return value, err
 }
 
+const insertUser = `-- name: InsertUser :exec
+INSERT INTO users (id, username, email, password_hash, password_changed_at, need_password_change, full_name, description, status, status_info,
+    domain_name, role, resource_policy, allowed_client_ip, sudo_session_enabled, main_access_key)
+VALUES ($1, $2, $3, $4, now(), $5, $6, $7, $8, $9,
+    $10, $11, $12, $13, $14, $15)
+`
+
+type InsertUserParams struct {
+	ID                 string
+	Username           string
+	Email              string
+	PasswordHash       *string
+	NeedPasswordChange bool
+	FullName           string
+	Description        string
+	Status             string
+	StatusInfo         *string
+	DomainName         string
+	Role               string
+	ResourcePolicy     string
+	AllowedClientIp    []string
+	SudoSessionEnabled bool
+	MainAccessKey      *string
+}
+
+func (q *Queries) InsertUser(ctx context.Context, arg InsertUserParams) error {
+	_, err := q.db.Exec(ctx, insertUser,
+		arg.ID,
+		arg.Username,
+		arg.Email,
+		arg.PasswordHash,
+		arg.NeedPasswordChange,
+		arg.FullName,
+		arg.Description,
+		arg.Status,
+		arg.StatusInfo,
+		arg.DomainName,
+		arg.Role,
+		arg.ResourcePolicy,
+		arg.AllowedClientIp,
+		arg.SudoSessionEnabled,
+		arg.MainAccessKey,
+	)
+	return err
+}
+
+const joinProjects = `-- name: JoinProjects :exec
+INSERT INTO project_members (project_id, user_id) SELECT unnest($1::uuid[]), $2::uuid ON CONFLICT DO NOTHING
+`
+
+func (q *Queries) JoinProjects(ctx context.Context, projects []string, userID string) error {
+	_, err := q.db.Exec(ctx, joinProjects, projects, userID)
+	return err
+}
+
 const keypairDotfiles = `-- name: KeypairDotfiles :one
 SELECT dotfiles FROM keypairs WHERE access_key = $1 FOR UPDATE
 `
@@ -450,6 +528,15 @@ func (q *Queries) KeypairViews(ctx context.Context, keys []string) ([]KeypairVie
 		return nil, err
 	}
 	return items, nil
+}
+
+const leaveOtherProjects = `-- name: LeaveOtherProjects :exec
+DELETE FROM project_members WHERE user_id = $1 AND project_id <> ALL($2::uuid[])
+`
+
+func (q *Queries) LeaveOtherProjects(ctx context.Context, userID string, projects []string) error {
+	_, err := q.db.Exec(ctx, leaveOtherProjects, userID, projects)
+	return err
 }
 
 const listDomains = `-- name: ListDomains :many
@@ -611,6 +698,50 @@ func (q *Queries) LockBootstrap(ctx context.Context) error {
 	return err
 }
 
+const lockUser = `-- name: LockUser :one
+SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at FROM users WHERE email = $1::text OR id::text = $1::text LIMIT 1 FOR UPDATE
+`
+
+func (q *Queries) LockUser(ctx context.Context, ref string) (User, error) {
+	row := q.db.QueryRow(ctx, lockUser, ref)
+	var i User
+	err := row.Scan(
+		&i.ID,
+		&i.Username,
+		&i.Email,
+		&i.PasswordHash,
+		&i.NeedPasswordChange,
+		&i.PasswordChangedAt,
+		&i.FullName,
+		&i.Description,
+		&i.Status,
+		&i.StatusInfo,
+		&i.DomainName,
+		&i.Role,
+		&i.ResourcePolicy,
+		&i.AllowedClientIp,
+		&i.TotpActivated,
+		&i.SudoSessionEnabled,
+		&i.MainAccessKey,
+		&i.ContainerUid,
+		&i.ContainerMainGid,
+		&i.ContainerGids,
+		&i.IntegrationID,
+		&i.CreatedAt,
+		&i.ModifiedAt,
+	)
+	return i, err
+}
+
+const lockUserChanges = `-- name: LockUserChanges :exec
+SELECT pg_advisory_xact_lock(hashtext('berth changes of users'))
+`
+
+func (q *Queries) LockUserChanges(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, lockUserChanges)
+	return err
+}
+
 const projectDotfiles = `-- name: ProjectDotfiles :one
 SELECT dotfiles FROM projects WHERE id = $1 FOR UPDATE
 `
@@ -706,6 +837,15 @@ func (q *Queries) SetKeypairDotfiles(ctx context.Context, accessKey string, dotf
 	return err
 }
 
+const setKeypairsAdmin = `-- name: SetKeypairsAdmin :exec
+UPDATE keypairs SET is_admin = $2, modified_at = now() WHERE user_id = $1
+`
+
+func (q *Queries) SetKeypairsAdmin(ctx context.Context, userID string, isAdmin bool) error {
+	_, err := q.db.Exec(ctx, setKeypairsAdmin, userID, isAdmin)
+	return err
+}
+
 const setPassword = `-- name: SetPassword :exec
 UPDATE users SET password_hash = $2, password_changed_at = now(), need_password_change = false, modified_at = now() WHERE id = $1
 `
@@ -770,6 +910,51 @@ UPDATE keypairs SET num_queries = num_queries + $1::bigint, last_used = now() WH
 
 func (q *Queries) TouchKeypair(ctx context.Context, queries int64, accessKey string) error {
 	_, err := q.db.Exec(ctx, touchKeypair, queries, accessKey)
+	return err
+}
+
+const updateUser = `-- name: UpdateUser :exec
+UPDATE users SET username = $1, password_hash = coalesce($2, password_hash),
+    password_changed_at = CASE WHEN $2::text IS NULL THEN password_changed_at ELSE now() END,
+    need_password_change = $3, full_name = $4, description = $5, status = $6,
+    status_info = $7, role = $8, resource_policy = $9, allowed_client_ip = $10,
+    sudo_session_enabled = $11, main_access_key = $12, modified_at = now()
+WHERE id = $13
+`
+
+type UpdateUserParams struct {
+	Username           string
+	PasswordHash       *string
+	NeedPasswordChange bool
+	FullName           string
+	Description        string
+	Status             string
+	StatusInfo         *string
+	Role               string
+	ResourcePolicy     string
+	AllowedClientIp    []string
+	SudoSessionEnabled bool
+	MainAccessKey      *string
+	ID                 string
+}
+
+// A null password hash leaves the password.
+func (q *Queries) UpdateUser(ctx context.Context, arg UpdateUserParams) error {
+	_, err := q.db.Exec(ctx, updateUser,
+		arg.Username,
+		arg.PasswordHash,
+		arg.NeedPasswordChange,
+		arg.FullName,
+		arg.Description,
+		arg.Status,
+		arg.StatusInfo,
+		arg.Role,
+		arg.ResourcePolicy,
+		arg.AllowedClientIp,
+		arg.SudoSessionEnabled,
+		arg.MainAccessKey,
+		arg.ID,
+	)
 	return err
 }
 

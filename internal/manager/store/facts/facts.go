@@ -113,7 +113,10 @@ LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/
 	Agents       = Source{authz.Agents, "agents a", "a.id", nil}
 	IdleCheckers = Source{authz.IdleCheckers, "idle_checkers i", "i.name", nil}
 	Tasks        = Source{authz.Tasks, "background_tasks t", "t.id::text", authz.Columns{authz.Owner: "t.owner"}}
-	Settings     = Source{authz.Announcements, "cluster_settings x", "x.key", nil}
+	// AuditEntries belong to whoever did it, in the domain and the role of that time.
+	AuditEntries = Source{authz.AuditEntries, "audit_log a", "a.id::text", authz.Columns{
+		authz.OwnerRole: "a.role", authz.Domain: "a.domain_name"}}
+	Settings = Source{authz.Announcements, "cluster_settings x", "x.key", nil}
 )
 
 // Sources are all of them.
@@ -123,6 +126,7 @@ func Sources() map[string]Source {
 		"images": Images,
 		"users":  Users, "keypairs": Keypairs, "projects": Projects, "domains": Domains, "policies of keypairs": KeypairPolicies,
 		"policies of users": UserPolicies, "policies of projects": ProjectPolicies, "resource groups": ResourceGroups, "agents": Agents,
-		"presets": Presets, "idle checkers": IdleCheckers, "tasks": Tasks, "settings": Settings,
+		"presets": Presets, "idle checkers": IdleCheckers, "tasks": Tasks, "audit entries": AuditEntries,
+		"settings": Settings,
 	}
 }

@@ -342,6 +342,8 @@ VALUES ($1, $2, 'interactive', $3, $4, $5, $6, 'g1', 'x', 'PENDING', '{}')`, s, 
 		)
 		w.add(`INSERT INTO session_events (session_id, event, from_status, to_status) VALUES ($1, 'x', '', '')`, s)
 		w.add(`INSERT INTO background_tasks (id, kind, owner) VALUES ($1, 'x', $2)`, w.id(), u.id)
+		w.add(`INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, address, request_id)
+SELECT gen_random_uuid(), 'x', 'y', 'done', u.id, u.email, u.role, u.domain_name, '', '', '' FROM users u WHERE u.id = $1`, u.id)
 		c := w.id()
 		w.add(
 			`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public,

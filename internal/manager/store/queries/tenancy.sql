@@ -143,3 +143,40 @@ SELECT * FROM users WHERE email = @ref::text OR id::text = @ref::text LIMIT 1;
 
 -- name: SetRegistriesOfDomain :execrows
 UPDATE domains SET allowed_docker_registries = @registries::text[], modified_at = now() WHERE name = @name;
+
+-- name: InsertUser :exec
+INSERT INTO users (id, username, email, password_hash, password_changed_at, need_password_change, full_name, description, status, status_info,
+    domain_name, role, resource_policy, allowed_client_ip, sudo_session_enabled, main_access_key)
+VALUES (@id, @username, @email, @password_hash, now(), @need_password_change, @full_name, @description, @status, @status_info,
+    @domain_name, @role, @resource_policy, @allowed_client_ip, @sudo_session_enabled, @main_access_key);
+
+-- name: UpdateUser :exec
+-- A null password hash leaves the password.
+UPDATE users SET username = @username, password_hash = coalesce(sqlc.narg('password_hash'), password_hash),
+    password_changed_at = CASE WHEN sqlc.narg('password_hash')::text IS NULL THEN password_changed_at ELSE now() END,
+    need_password_change = @need_password_change, full_name = @full_name, description = @description, status = @status,
+    status_info = @status_info, role = @role, resource_policy = @resource_policy, allowed_client_ip = @allowed_client_ip,
+    sudo_session_enabled = @sudo_session_enabled, main_access_key = @main_access_key, modified_at = now()
+WHERE id = @id;
+
+-- name: LockUser :one
+SELECT * FROM users WHERE email = @ref::text OR id::text = @ref::text LIMIT 1 FOR UPDATE;
+
+-- name: LockUserChanges :exec
+SELECT pg_advisory_xact_lock(hashtext('berth changes of users'));
+
+-- name: CountOtherSuperadmins :one
+SELECT count(*) FROM users u JOIN domains d ON d.name = u.domain_name
+WHERE u.role = 'superadmin' AND u.status = 'active' AND d.is_active AND u.id <> $1;
+
+-- name: SetKeypairsAdmin :exec
+UPDATE keypairs SET is_admin = $2, modified_at = now() WHERE user_id = $1;
+
+-- name: CountProjectsIn :one
+SELECT count(*) FROM projects WHERE id = ANY(@ids::uuid[]) AND domain_name = @domain_name;
+
+-- name: LeaveOtherProjects :exec
+DELETE FROM project_members WHERE user_id = @user_id AND project_id <> ALL(@projects::uuid[]);
+
+-- name: JoinProjects :exec
+INSERT INTO project_members (project_id, user_id) SELECT unnest(@projects::uuid[]), @user_id::uuid ON CONFLICT DO NOTHING;

@@ -1,0 +1,115 @@
+// Package audit is the record of what was done to the cluster and what was denied: who, on whose behalf, what, to which object, the rows
+// before and after, from where, by which request.
+//
+// Every use case of a noun that changes something begins with Begin. What it then changes is recorded in the transaction that changes it
+// (store.Note): there is no change without its record and no record of a change that was rolled back. Triggers add the rows before and
+// after, without secrets (migration 0035). Refusals are recorded by themselves. A test of authztest calls every use case and looks for
+// its record.
+package audit
+
+import (
+	"context"
+	"time"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Results of entries.
+const (
+	Done   = "done"
+	Denied = "denied"
+)
+
+const (
+	// maxObject and maxReason bound what a caller's text takes of the log, in bytes.
+	maxObject = 256
+	maxReason = 512
+	// writeTimeout bounds how long the record of a refusal is waited for.
+	writeTimeout = 5 * time.Second
+)
+
+type (
+	requestKey struct{}
+	entryKey   struct{}
+)
+
+// WithRequest names the request that a context belongs to.
+func WithRequest(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestKey{}, id)
+}
+
+// entry is a use case that runs.
+type entry struct {
+	is   dbgen.RecordParams
+	note *store.Note
+}
+
+// Begin records the use case that follows. The context it returns is for all that the use case does; end is called when it returns, with
+// its error. A use case that another one calls belongs to the other one's record.
+func Begin(ctx context.Context, db *store.Store, a authz.Actor, action, object string) (inner context.Context, end func(*error)) {
+	if store.NoteOf(ctx) != nil {
+		return ctx, func(*error) {}
+	}
+	request, _ := ctx.Value(requestKey{}).(string)
+	e := &entry{is: dbgen.RecordParams{
+		Action: action, Object: fault.Clip(store.Text(object), maxObject), UserID: string(a.UserID), Email: a.Email, Role: string(a.Role),
+		DomainName: a.Domain, AccessKey: string(a.AccessKey), Address: a.ClientIP, RequestID: request,
+	}}
+	e.note = &store.Note{Write: e.writeChange}
+	inner = store.WithNote(context.WithValue(ctx, entryKey{}, e), e.note)
+	return inner, func(err *error) {
+		e.note.Close()
+		e.end(inner, db, *err)
+	}
+}
+
+// ActingFor says on behalf of which access key the use case of the context acts; "" is the actor's own.
+func ActingFor(ctx context.Context, key string) {
+	if e, ok := ctx.Value(entryKey{}).(*entry); ok && key != "" && key != e.is.AccessKey {
+		e.is.ActingFor = fault.Clip(store.Text(key), maxObject)
+	}
+}
+
+// writeChange is the note of a transaction.
+func (e *entry) writeChange(ctx context.Context, tx *store.Tx) (int64, error) {
+	is := e.is
+	return tx.RecordChange(ctx, dbgen.RecordChangeParams{
+		Action: is.Action, Object: is.Object, UserID: is.UserID, Email: is.Email, Role: is.Role, DomainName: is.DomainName,
+		AccessKey: is.AccessKey, ActingFor: is.ActingFor, Address: is.Address, RequestID: is.RequestID,
+	})
+}
+
+// end records what no transaction has recorded: a refusal, or something that was done without a change of rows, such as a ticket for an
+// upload. What failed for another reason has changed nothing and is not recorded.
+func (e *entry) end(ctx context.Context, db *store.Store, err error) {
+	is := e.is
+	switch {
+	case err == nil && e.note.Left():
+		return
+	case err == nil:
+		is.Result = Done
+	case refused(err):
+		is.Result, is.Reason = Denied, fault.Clip(store.Text(err.Error()), maxReason)
+	default:
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	if err := db.Record(ctx, is); err != nil {
+		db.Log().Error("could not record a use case", "action", is.Action, "object", is.Object, "result", is.Result, "user", is.Email,
+			"error", err)
+	}
+}
+
+// refused reports whether rights stood against a use case. Whoever may not see an object hears that there is none, so that is a refusal,
+// too.
+func refused(err error) bool {
+	if fault.Is(err, fault.Denied) {
+		return true
+	}
+	_, named := fault.DataOf(err).(map[string]string)
+	return fault.Is(err, fault.NotFound) && named
+}

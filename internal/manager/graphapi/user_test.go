@@ -1,0 +1,91 @@
+package graphapi_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/api/admin"
+	"berth.dev/berth/internal/manager/authz"
+)
+
+// The queries and mutations of the official client's admin group "user", as it writes them.
+func TestUsersOnTheWire(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	var made struct {
+		CreateUser struct {
+			OK   bool
+			Msg  string
+			User struct {
+				DomainName string `json:"domain_name"`
+				Email      string
+				Username   string
+				UUID       string
+				Groups     []struct{ ID, Name string }
+			}
+		} `json:"create_user"`
+	}
+	props := map[string]any{"password": "correct horse", "username": "ada", "full_name": "Ada", "role": "user", "status": "active",
+		"need_password_change": false, "description": "", "domain_name": "default", "totp_activated": false, "sudo_session_enabled": false,
+		"allowed_client_ip": nil, "group_ids": []string{string(d.project())}}
+	errs := d.ask(`mutation($email: String!, $input: UserInput!) { create_user(email: $email, props: $input) {
+ok msg user { domain_name email username uuid groups { id name } } } }`, map[string]any{"email": "ada@x", "input": props}, &made)
+	require.Empty(t, errs)
+	require.True(t, made.CreateUser.OK, made.CreateUser.Msg)
+	require.Equal(t, "ada", made.CreateUser.User.Username)
+	require.Len(t, made.CreateUser.User.Groups, 1)
+
+	var page struct {
+		UserList struct {
+			Items []struct{ Email, Status, Role string }
+			Total int `json:"total_count"`
+		} `json:"user_list"`
+	}
+	errs = d.ask(`query($limit:Int!, $offset:Int!, $status:String, $group_id:UUID, $filter:String, $order:String) {
+user_list(limit:$limit, offset:$offset, status:$status, group_id:$group_id, filter:$filter, order:$order) {
+items { uuid username role email full_name need_password_change status status_info created_at domain_name groups { id name }
+allowed_client_ip sudo_session_enabled main_access_key } total_count } }`,
+		map[string]any{"limit": 10, "offset": 0, "filter": `email == "ada@x"`}, &page)
+	require.Empty(t, errs)
+	require.Equal(t, 1, page.UserList.Total)
+	require.Equal(t, "active", page.UserList.Items[0].Status)
+
+	const modify = `mutation($email: String!, $input: ModifyUserInput!) { modify_user(email: $email, props: $input) { ok msg } }`
+	require.True(t, d.do("modify_user", modify, map[string]any{"email": "ada@x", "input": map[string]any{"is_active": false}}).OK)
+	refused := d.do("create_user", `mutation($email: String!, $input: UserInput!) { create_user(email: $email, props: $input) { ok msg } }`,
+		map[string]any{"email": "ada@x", "input": props})
+	require.False(t, refused.OK)
+	require.Contains(t, refused.Msg, "already")
+	require.True(t, d.do("delete_user", `mutation($email: String!) { delete_user(email: $email) { ok msg } }`,
+		map[string]any{"email": "ada@x"}).OK)
+	d.actor = d.person("eve", authz.RoleUser, true)
+	refused = d.do("modify_user", modify, map[string]any{"email": "eve@x", "input": map[string]any{"role": "superadmin"}})
+	require.False(t, refused.OK)
+	require.Contains(t, refused.Msg, "may not")
+}
+
+// What the command line asks for is there.
+func TestTheClientAdministersUsers(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ctx := t.Context()
+	c, err := api.New(api.Config{Endpoint: "http://manager", AccessKey: "k", SecretKey: "s"}, api.WithTransport(transport{d.handler}))
+	require.NoError(t, err)
+	projects, err := admin.Projects(ctx, c, "default")
+	require.NoError(t, err)
+	require.Len(t, projects, 1)
+	require.NoError(t, admin.CreateUser(ctx, c, "ada@x", admin.UserChange{"password": "correct horse", "full_name": "Ada"}))
+	require.NoError(t, admin.ModifyUser(ctx, c, "ada@x", admin.UserChange{"group_ids": []string{projects[0].ID}}))
+	u, err := admin.GetUser(ctx, c, "ada@x")
+	require.NoError(t, err)
+	require.Equal(t, projects, u.Projects)
+	require.NoError(t, admin.DeleteUser(ctx, c, "ada@x"))
+	users, err := admin.Users(ctx, c, "")
+	require.NoError(t, err)
+	require.Len(t, users, 2)
+	require.ErrorContains(t, admin.DeleteUser(ctx, c, "nobody@x"), "nobody@x")
+	_, err = admin.GetUser(ctx, c, "nobody@x")
+	require.Error(t, err)
+}

@@ -1,0 +1,39 @@
+-- Writes what a use case did, in its transaction, if that has changed anything. Package audit is the writer of audit_log; the rows of
+-- audit_changes are written by triggers (migration 0035).
+
+-- name: RecordChange :execrows
+INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, acting_for, address, request_id)
+SELECT current_setting('berth.audit')::uuid, @action, @object, 'done', @user_id, @email, @role, @domain_name, @access_key, @acting_for,
+    @address, @request_id
+WHERE pg_current_xact_id_if_assigned() IS NOT NULL;
+
+-- name: Record :exec
+-- Writes what was denied, or changed no row of audited tables in a transaction of its own. Nobody waits until it is on the disk.
+INSERT INTO audit_log (entry, action, object, result, reason, user_id, email, role, domain_name, access_key, acting_for, address, request_id)
+SELECT gen_random_uuid(), @action, @object, @result, @reason, @user_id, @email, @role, @domain_name, @access_key, @acting_for, @address,
+    @request_id
+FROM (SELECT set_config('synchronous_commit', 'off', true)) AS unhurried;
+
+-- name: AuditEntries :many
+SELECT * FROM audit_log WHERE id = ANY(@ids::bigint[]);
+
+-- name: AuditChanges :many
+-- The first changes of each entry, and how many there are.
+SELECT entry, table_name, key, before, after, n FROM (
+    SELECT c.*, row_number() OVER (PARTITION BY c.entry ORDER BY c.id) AS place, count(*) OVER (PARTITION BY c.entry) AS n
+    FROM audit_changes c WHERE c.entry = ANY(@entries::uuid[])
+) AS numbered WHERE place <= @most::bigint ORDER BY entry, place;
+
+-- name: ForgetAudit :one
+-- Forgets old entries with their changes; the transaction has berth.audit_retention on.
+WITH old AS (
+    SELECT a.id, a.entry FROM audit_log a WHERE a.at < now() - @age::interval ORDER BY a.at LIMIT @most::int
+), changes AS (
+    DELETE FROM audit_changes c USING old WHERE c.entry = old.entry
+), gone AS (
+    DELETE FROM audit_log a USING old WHERE a.id = old.id RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: AllowAuditRetention :exec
+SELECT set_config('berth.audit_retention', 'on', true);
