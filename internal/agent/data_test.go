@@ -27,6 +27,7 @@ import (
 	"berth.dev/berth/internal/membership"
 	"berth.dev/berth/internal/wire/proxy"
 	"berth.dev/berth/internal/wire/run"
+	"berth.dev/berth/internal/wire/tunnel"
 )
 
 // appProxy is a member of the manager's cluster.
@@ -254,7 +255,7 @@ p = subprocess.Popen(['python3', '-c', server], start_new_session=True, stdin=su
 		conn, err = m.dialApp(web, true, id, 8000)
 		return err == nil
 	}, 20*time.Second, 50*time.Millisecond)
-	require.IsType(t, &net.TCPConn{}, conn, "the app's own socket")
+	require.IsType(t, &tunnel.Lent{}, conn, "the app's own socket")
 	require.Equal(t, "127.0.0.1:8000", conn.RemoteAddr().String())
 	get := func(c io.ReadWriter) {
 		t.Helper()

@@ -225,7 +225,8 @@ func TestNoRequestFailsOtherwiseWithoutTheDatabase(t *testing.T) {
 }
 
 // needNoDatabase are the paths that are answered without one: what is known of the caller, and what never changes.
-var needNoDatabase = []string{"/acl", "/auth", "/auth/my-ip", "/auth/role", "/folders/_/allowed-types", "/folders/_/mounts"}
+var needNoDatabase = []string{"/acl", "/auth", "/auth/my-ip", "/auth/role", "/config/docker-registries", "/config/scheduling-policies",
+	"/config/vfolder-types", "/folders/_/allowed-types", "/folders/_/mounts", "/logs/error"}
 
 func pathOf(request string) string {
 	path, _, _ := strings.Cut(strings.Fields(request)[1], "?")

@@ -241,9 +241,10 @@ func quotasHold(_, is *snapshot) string {
 	return ""
 }
 
-// gangsHold: the kernels of a session are there and are placed all or none, and it is RUNNING only when all have run.
+// gangsHold: the kernels of a session are there and are placed all or none, and it is RUNNING only when all have run. A session that goes
+// back to the queue is TERMINATING until the last agent has let go; until then some of its kernels wait.
 func gangsHold(_, is *snapshot) string {
-	type gang struct{ kernels, waiting, placed, early int }
+	type gang struct{ kernels, waiting, placed, leaving, early int }
 	gangs := map[string]gang{}
 	for _, k := range is.kernels {
 		g := gangs[k.Session]
@@ -251,6 +252,8 @@ func gangsHold(_, is *snapshot) string {
 		switch st := cluster.Status(k.Status); {
 		case st == cluster.Pending:
 			g.waiting++
+		case st == cluster.Terminating:
+			g.leaving++
 		case live(k):
 			g.placed++
 			if slices.Contains([]cluster.Status{cluster.Scheduled, cluster.Preparing, cluster.Pulling, cluster.Prepared, cluster.Creating}, st) {
@@ -264,7 +267,7 @@ func gangsHold(_, is *snapshot) string {
 		switch {
 		case g.kernels != r.Size:
 			return fmt.Sprintf("session %s has %d kernels, it asked for %d", r.Name, g.kernels, r.Size)
-		case g.waiting > 0 && g.placed > 0:
+		case g.waiting > 0 && (g.placed > 0 || g.leaving > 0 && r.Status != string(cluster.Terminating)):
 			return fmt.Sprintf("session %s has kernels that wait and kernels that have slots", r.Name)
 		case r.Status == string(cluster.Running) && g.waiting+g.early > 0:
 			return fmt.Sprintf("session %s is RUNNING, and %d of its kernels have not started", r.Name, g.waiting+g.early)
