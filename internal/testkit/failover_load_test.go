@@ -84,7 +84,8 @@ func (l *clients) execute(c *api.Client, name string) {
 	})
 }
 
-// connect holds a connection to an app until it breaks; every line is a request of its own.
+// connect holds a connection to an app until it breaks or has carried some lines; every line is a request of its own. A connection by way
+// of the manager that lives on does not break, so new ones must come by themselves.
 func (l *clients) connect(c *api.Client, name string) {
 	var conn net.Conn
 	ok := l.Do("connect", func(ctx context.Context) (err error) {
@@ -97,7 +98,8 @@ func (l *clients) connect(c *api.Client, name string) {
 	defer conn.Close()
 	stop := context.AfterFunc(l.Ended(), func() { _ = conn.Close() })
 	defer stop()
-	for opened := time.Now(); ok && l.Pause(); {
+	const lines = 25
+	for opened, n := time.Now(), 0; ok && n < lines && l.Pause(); n++ {
 		ok = l.On("line", opened, func(context.Context) error {
 			_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 			if _, err := io.WriteString(conn, "a line\n"); err != nil {
