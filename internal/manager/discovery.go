@@ -21,7 +21,8 @@ func (m *Manager) wirePeers(link *agentlink.Deps) {
 		return
 	}
 	log := m.log.With("part", "peer")
-	m.peers = peer.NewDirectory(m.deps.Etcd, m.cfg.Etcd.Prefix+"/"+m.admin.ClusterID+"/managers/", m.deps.Clock, log)
+	m.peers = peer.NewDirectory(m.deps.Etcd, m.cfg.Etcd.Prefix+"/"+m.admin.ClusterID+"/managers/", m.deps.Clock, log,
+		func() { m.link.TellManagers() })
 	m.relay = peer.NewRelay(peer.Options{
 		ID: m.cfg.id(), Local: localAgents{m}, Holder: m.holder, Find: m.peers.Find,
 		TLS: func() *tls.Config { return m.link.ManagerTLS(m.cfg.id()) }, Log: log,

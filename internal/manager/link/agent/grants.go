@@ -81,10 +81,6 @@ func (l *Link) tellRevocations(ctx context.Context) bool {
 		}
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.sessions {
-		s.hurry()
-	}
+	l.hurryAll()
 	return true
 }

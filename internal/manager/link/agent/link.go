@@ -372,6 +372,18 @@ func (l *Link) WakeAll() {
 	}
 }
 
+// TellManagers tells every connected agent at once which managers there are, so that an agent knows where to turn when this one dies.
+func (l *Link) TellManagers() { l.hurryAll() }
+
+// hurryAll tells every connected agent at once what comes with heartbeats.
+func (l *Link) hurryAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.sessions {
+		s.hurry()
+	}
+}
+
 // Authority decides who may join; nil before the link has started.
 func (l *Link) Authority() *ca.Authority {
 	l.mu.Lock()

@@ -78,6 +78,46 @@ func TestAgentsHearOfManagers(t *testing.T) {
 	}
 }
 
+// An agent hears of a new manager at once, not with the next heartbeat: it must know where to turn when its own dies.
+func TestAgentsHearOfANewManagerAtOnce(t *testing.T) {
+	t.Parallel()
+	var managers atomic.Pointer[[]string]
+	managers.Store(&[]string{"m1:8082"})
+	m := newMemory()
+	cfg := agentlink.DefaultConfig()
+	cfg.Listen, cfg.Heartbeat, cfg.Lease = "127.0.0.1:0", 5*time.Minute, 15*time.Minute
+	link, err := agentlink.New(cfg, agentlink.Deps{
+		ClusterID: "c1", Sink: m, Vault: m, Clock: chassis.RealClock(), Random: rand.Reader, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Managers: func() []string { return *managers.Load() },
+	})
+	require.NoError(t, err)
+	svc := link.Service("agentlink")
+	require.NoError(t, svc.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
+	b := &bundle{memory: m, link: link}
+	who := b.join(t, "a1")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(ctx)
+	require.NoError(t, err)
+	up := hello(who.id)
+	up.GetHello().Version = node.Version
+	require.NoError(t, s.Send(up))
+	told := func() []string {
+		for {
+			down, err := s.Recv()
+			require.NoError(t, err)
+			if list := down.GetManagers(); list != nil {
+				return list.Addresses
+			}
+		}
+	}
+	require.Equal(t, []string{"m1:8082"}, told())
+	managers.Store(&[]string{"m1:8082", "m2:8082"})
+	link.TellManagers()
+	require.Equal(t, []string{"m1:8082", "m2:8082"}, told())
+}
+
 // granting is link/agent.Grants as the test says.
 type granting struct {
 	keys  atomic.Pointer[[][]byte]

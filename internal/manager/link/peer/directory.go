@@ -38,19 +38,20 @@ const (
 
 // Directory knows the managers that announce themselves. While etcd is away the last that is known stays true.
 type Directory struct {
-	etcd   *clientv3.Client
-	prefix string
-	clock  chassis.Clock
-	log    *slog.Logger
+	etcd    *clientv3.Client
+	prefix  string
+	clock   chassis.Clock
+	log     *slog.Logger
+	changed func() // never nil
 
 	mu   sync.Mutex
 	live map[string]Presence // by id
 }
 
 // NewDirectory makes a directory of the announcements below prefix, which ends with a slash. Run must be running for it to
-// learn of any.
-func NewDirectory(etcd *clientv3.Client, prefix string, clock chassis.Clock, log *slog.Logger) *Directory {
-	return &Directory{etcd: etcd, prefix: prefix, clock: clock, log: log, live: map[string]Presence{}}
+// learn of any. It calls changed after every change of the agent ports; changed must not block.
+func NewDirectory(etcd *clientv3.Client, prefix string, clock chassis.Clock, log *slog.Logger, changed func()) *Directory {
+	return &Directory{etcd: etcd, prefix: prefix, clock: clock, log: log, changed: changed, live: map[string]Presence{}}
 }
 
 // Announce keeps a manager's announcement until ctx ends.
@@ -71,12 +72,19 @@ func (d *Directory) Run(ctx context.Context) error {
 				d.put(p)
 			}
 		},
-		Gone: func(id string) {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			delete(d.live, id)
-		},
+		Gone: func(id string) { d.change(func() { delete(d.live, id) }) },
 	})
+}
+
+// change changes what is known.
+func (d *Directory) change(how func()) {
+	before := d.AgentPorts()
+	d.mu.Lock()
+	how()
+	d.mu.Unlock()
+	if !slices.Equal(before, d.AgentPorts()) {
+		d.changed()
+	}
 }
 
 func (d *Directory) replace(all map[string][]byte) {
@@ -86,19 +94,17 @@ func (d *Directory) replace(all map[string][]byte) {
 			now[id] = p
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.live = now
+	d.change(func() { d.live = now })
 }
 
 func (d *Directory) put(p Presence) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, known := d.live[p.ID]; !known && len(d.live) >= maxManagers {
-		d.log.Warn("too many managers announce themselves", "manager", p.ID)
-		return
-	}
-	d.live[p.ID] = p
+	d.change(func() {
+		if _, known := d.live[p.ID]; !known && len(d.live) >= maxManagers {
+			d.log.Warn("too many managers announce themselves", "manager", p.ID)
+			return
+		}
+		d.live[p.ID] = p
+	})
 }
 
 // read decodes an announcement; one that cannot be used is left out, and the log says why.
