@@ -303,7 +303,13 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 		before.Total, before.State,
 		importing.Current, importing.Total, importing.State, len(glob(t, mounts[uploads]+"/up/file*")))
 
-	acknowledged := sent[0].Load()
+	all := func() (total int64) {
+		for i := range sent {
+			total += sent[i].Load()
+		}
+		return total
+	}
+	acknowledged := all()
 	n.start()
 	for what, goesOn := range map[string]func() bool{
 		"clone": func() bool {
@@ -314,7 +320,7 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 			now := n.task("import")
 			return now.Current > importing.Current || now.State != wire.TaskRunning
 		},
-		"upload": func() bool { return sent[0].Load() > acknowledged },
+		"upload": func() bool { return all() > acknowledged },
 	} {
 		require.Eventually(t, goesOn, patience, time.Millisecond, what)
 		t.Logf("the %s goes on %s after the kill", what, time.Since(killed).Round(time.Millisecond))

@@ -407,7 +407,13 @@ func (l *Loop) follow(ctx context.Context, row dbgen.LiveFolderTasksRow) error {
 		})
 	}
 	if row.TaskStatus != "started" || row.Kind == taskClone { // a clone whose folder is settled
-		return end("failed", "the folder was deleted", storage.Task{})
+		return l.write(ctx, func(ctx context.Context, tx *store.Tx) error {
+			// The clone may have come after the pass had read the folders.
+			if copying, err := tx.IsCopying(ctx, &row.TaskID); err != nil || copying {
+				return err
+			}
+			return closeTask(ctx, tx, row.TaskID, "failed", "the folder was deleted", 0, 0)
+		})
 	}
 	t, err := l.task(ctx, row.Proxy, row.TaskID)
 	switch {

@@ -245,6 +245,37 @@ func TestOneProxyThatHangsHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// A clone that is asked for while a pass reads what there is to do is not given up: the pass sees the task and not the folder.
+func TestACloneThatComesDuringAPass(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	r.create(r.alice, "data")
+	c, task, err := r.Clone(ctx, r.alice, "data", folder.CloneInput{Name: "copy"})
+	r.must(err)
+	r.sql("UPDATE folders SET status = 'ready' WHERE id = $1", c.ID) // as if the pass read the folders before the clone came
+	tx, err := r.store.Pool().Begin(ctx)
+	r.must(err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	_, err = tx.Exec(ctx, "LOCK TABLE folder_tasks IN ACCESS EXCLUSIVE MODE")
+	r.must(err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.loop.Pass(ctx)
+		done <- err
+	}()
+	r.until("the pass to read the tasks", func() bool {
+		return r.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0
+	})
+	_, err = tx.Exec(ctx, "UPDATE folders SET status = 'cloning' WHERE id = $1", c.ID)
+	r.must(err)
+	r.must(tx.Commit(ctx))
+	r.must(<-done)
+	if status, message := r.task(task); status != "started" {
+		t.Errorf("the task is %s: %s", status, message)
+	}
+}
+
 // However long a proxy was away, what waits for it goes on within seconds of its return, and asking for it uses up no attempt.
 func TestWorkGoesOnWhenAProxyIsBack(t *testing.T) {
 	t.Parallel()

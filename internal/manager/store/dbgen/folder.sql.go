@@ -412,6 +412,18 @@ func (q *Queries) HostsAllowed(ctx context.Context, domainName string, projects 
 	return i, err
 }
 
+const isCopying = `-- name: IsCopying :one
+SELECT EXISTS (SELECT 1 FROM folders WHERE task_id = $1 AND status IN ('performing','cloning','delete-ongoing'))::boolean
+`
+
+// Whether a folder is being made by a task.
+func (q *Queries) IsCopying(ctx context.Context, taskID *string) (bool, error) {
+	row := q.db.QueryRow(ctx, isCopying, taskID)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const limitsOfProjectFolders = `-- name: LimitsOfProjectFolders :one
 SELECT p.max_vfolder_count, p.max_quota_scope_size FROM projects j JOIN project_resource_policies p ON p.name = j.resource_policy WHERE j.id = $1
 `

@@ -200,6 +200,10 @@ INSERT INTO folder_tasks (task_id, folder_id, proxy, kind) VALUES ($1, $2, $3, $
 SELECT t.*, b.message, b.current, b.total, b.status AS task_status FROM folder_tasks t JOIN background_tasks b ON b.id = t.task_id
 WHERE (t.proxy = ANY(@proxies::text[])) = @of_them::boolean ORDER BY b.updated_at LIMIT @max_rows;
 
+-- name: IsCopying :one
+-- Whether a folder is being made by a task.
+SELECT EXISTS (SELECT 1 FROM folders WHERE task_id = $1 AND status IN ('performing','cloning','delete-ongoing'))::boolean;
+
 -- name: DropFolderTask :exec
 DELETE FROM folder_tasks WHERE task_id = $1;
 
