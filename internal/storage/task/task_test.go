@@ -218,14 +218,14 @@ func TestWorkOfADeadProxyGoesOnWithinSeconds(t *testing.T) {
 				}})
 				other := v.Replica()
 				filled(t, v, folder(1), 20)
-				var heir *proxy
-				if !restarted {
-					heir = start(t, vols{"v": other}, bubble)
-				}
 				p := start(t, vols{"v": v}, bubble)
 				id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 				require.NoError(t, err)
 				<-reached
+				var heir *proxy // not before: it would take up the work itself
+				if !restarted {
+					heir = start(t, vols{"v": other}, bubble)
+				}
 				<-time.After(time.Minute + 100*time.Millisecond)
 				died := time.Now()
 				v.Crash(true)
@@ -234,9 +234,11 @@ func TestWorkOfADeadProxyGoesOnWithinSeconds(t *testing.T) {
 					heir = start(t, vols{"v": other}, bubble)
 				}
 				for {
-					if got, err := heir.Get(t.Context(), id); err == nil && got.State == wire.TaskDone {
+					got, err := heir.Get(t.Context(), id)
+					if err == nil && got.State == wire.TaskDone {
 						break
 					}
+					require.Less(t, time.Since(died), time.Minute, "%+v %v", got, err)
 					<-time.After(10 * time.Millisecond)
 				}
 				require.Less(t, time.Since(died), 5*time.Second)
