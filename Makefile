@@ -6,6 +6,11 @@ export CGO_ENABLED ?= 0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X berth.dev/berth/internal/chassis.version=$(VERSION)
+# How programs are compiled. One way for all of them, so that no package is compiled twice, and without what debuggers read, which LDFLAGS
+# leaves out anyway. The compiler's collector runs less often: that takes a fifth of the processor time off, and up to 1.3 GB of memory at
+# the largest package instead of 0.8.
+COMPILE := -trimpath -gcflags=all=-dwarf=false
+GO_COMPILE := GOGC=$${GOGC:-400} go
 TAGS := runner
 # BUNDLE=1 puts PostgreSQL into the binary; the default does so where none is installed.
 BUNDLE ?= $(shell command -v postgres >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || echo 1)
@@ -26,17 +31,17 @@ down: ## stop the cluster; containers keep running
 	@if [ -x bin/berth ]; then bin/berth down; else echo "nothing is built"; fi
 
 build: runner $(BUNDLE_DEP) ## build bin/berth
-	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+	$(GO_COMPILE) build $(COMPILE) -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
 # Compiles the packages of all programs into the cache of Go, but links none, so that `build` has little more to do. It needs no generated
 # file: scripts/up.sh runs it while packages are being installed.
 compile:
-	go build -trimpath $$(go list -deps -f '{{if and (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' \
+	$(GO_COMPILE) build $(COMPILE) $$(go list -deps -f '{{if and (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' \
 		./cmd/berth ./cmd/berth-runner ./e2e/webdemo ./scripts/pack)
 
 runner:
-	@go build -trimpath -ldflags '-s -w' -o bin/berth-runner ./cmd/berth-runner
-	@go run ./scripts/pack zstd bin/berth-runner internal/runnerbin/berth-runner.zst
+	@$(GO_COMPILE) build $(COMPILE) -ldflags '-s -w' -o bin/berth-runner ./cmd/berth-runner
+	@$(GO_COMPILE) run $(COMPILE) ./scripts/pack zstd bin/berth-runner internal/runnerbin/berth-runner.zst
 
 bundle:
 	@scripts/pg-bundle.sh

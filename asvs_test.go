@@ -287,6 +287,10 @@ func ofProduct(s source) bool {
 	return !s.testSide()
 }
 
+// obfuscation are sources that read what clients of the wire encode under keys that everybody can compute: it protects nothing, and
+// nobody takes it for protection. TLS does that.
+var obfuscation = map[string]string{"NewCBCDecrypter": "internal/webserver/payload"}
+
 // TestASVSCiphers: nothing is encrypted without being authenticated, and RSA has no paddings of the past.
 func TestASVSCiphers(t *testing.T) {
 	t.Parallel()
@@ -305,7 +309,7 @@ func TestASVSCiphers(t *testing.T) {
 				gcm++
 			}
 			for _, name := range []string{"NewCTR", "NewCBCEncrypter", "NewCBCDecrypter", "NewCFBEncrypter", "NewCFBDecrypter", "NewOFB"} {
-				if isSelector(sel, "cipher", name) {
+				if isSelector(sel, "cipher", name) && obfuscation[name] != s.dir {
 					t.Errorf("%s: cipher.%s does not authenticate", set.Position(sel.Pos()), name)
 				}
 			}

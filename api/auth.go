@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/url"
+	"time"
 )
 
 // Hello is the answer of the version probe.
@@ -61,8 +63,72 @@ type Login struct {
 	SecretKey    string `json:"secret_key"`
 	Role         string `json:"role"`
 	Status       string `json:"status"`
-	// SessionToken is there for clients that insist on one; signatures are what counts.
-	SessionToken string `json:"session_token"`
+	// The members below but SessionToken, the secret that holds the login, are an extension. LoginID names the login in lists.
+	UserID       string    `json:"user_id"`
+	Email        string    `json:"email"`
+	Domain       string    `json:"domain_name"`
+	SessionToken string    `json:"session_token"`
+	LoginID      string    `json:"login_id"`
+	Expires      time.Time `json:"expires"`
+}
+
+// LoginToken is the body of POST /auth/logout, /auth/logins/resume and /auth/logins/extend.
+type LoginToken struct {
+	Token string `json:"session_token"`
+}
+
+// LoginSession is one of a user's logins.
+type LoginSession struct {
+	ID        string    `json:"id"`
+	AccessKey string    `json:"access_key"`
+	Created   time.Time `json:"created_at"`
+	Seen      time.Time `json:"last_used"` // to about a minute
+	Expires   time.Time `json:"expires"`
+	Address   string    `json:"address"`
+	Agent     string    `json:"agent"` // the program that logged in
+}
+
+// LoginList is the answer of GET /auth/logins, the newest first.
+type LoginList struct {
+	Items []LoginSession `json:"items"`
+}
+
+// LoginsEnded is the answer of DELETE /auth/logins/{id}.
+type LoginsEnded struct {
+	Ended int `json:"ended"`
+}
+
+// Logins lists the caller's logins, the newest first.
+func (c *Client) Logins(ctx context.Context) ([]LoginSession, error) {
+	var l LoginList
+	err := c.call(ctx, request{method: http.MethodGet, path: "/auth/logins"}, &l)
+	return l.Items, err
+}
+
+// EndLogin ends one of the caller's logins by its id, or all of them for "all", and tells how many ended.
+func (c *Client) EndLogin(ctx context.Context, id string) (int, error) {
+	var l LoginsEnded
+	err := c.call(ctx, request{method: http.MethodDelete, path: "/auth/logins/" + url.PathEscape(id)}, &l)
+	return l.Ended, err
+}
+
+// SignOutRequest is the body of POST /auth/signout.
+type SignOutRequest struct {
+	Email    string `json:"email"`
+	Password string `json:"password"`
+}
+
+// PasswordReplacement is the body of POST /auth/update-password-no-auth.
+type PasswordReplacement struct {
+	Domain   string `json:"domain"`
+	Username string `json:"username"`
+	Current  string `json:"current_password"`
+	New      string `json:"new_password"`
+}
+
+// PasswordReplaced is the answer to PasswordReplacement.
+type PasswordReplaced struct {
+	ChangedAt time.Time `json:"password_changed_at"`
 }
 
 // PasswordChange is the body of POST /auth/update-password.

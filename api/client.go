@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"berth.dev/berth/api/endpoint"
+	"berth.dev/berth/api/pin"
 )
 
 const (
@@ -63,11 +64,11 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 	c := &Client{managers: m, cfg: cfg, now: time.Now, agent: "berth"}
 	var secure *tls.Config
 	if cfg.Fingerprint != "" {
-		fingerprint, err := parseFingerprint(cfg.Fingerprint)
+		fingerprint, err := pin.Parse(cfg.Fingerprint)
 		if err != nil {
 			return nil, err
 		}
-		secure = pinned(fingerprint)
+		secure = pin.TLS(fingerprint)
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
@@ -115,6 +116,11 @@ func (r request) op() string { return r.method + " " + r.path }
 // Get reads from a path of the API, which is escaped, and decodes the JSON reply into out.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
 	return c.call(ctx, request{method: http.MethodGet, path: path, query: query}, out)
+}
+
+// Do sends a request with a JSON body (nil for none) to a path of the API and decodes the JSON reply into out, which may be nil.
+func (c *Client) Do(ctx context.Context, method, path string, body, out any) error {
+	return c.call(ctx, request{method: method, path: path, json: body}, out)
 }
 
 // call sends a request and decodes its JSON reply into out, which may be nil.
@@ -228,6 +234,13 @@ func (c *Client) signed(ctx context.Context, base *url.URL, r request, body io.R
 		strict.Body = StreamBody
 	}
 	SignStrictly(req, c.cfg.AccessKey, string(c.cfg.SecretKey), c.now(), strict)
+	switch {
+	case c.cfg.Login != "":
+		req.Header.Del("Authorization") // the web server signs
+		req.Header.Set(HeaderLogin, string(c.cfg.Login))
+	case c.cfg.Token != "":
+		req.Header.Set("Authorization", "Bearer "+string(c.cfg.Token))
+	}
 	return req, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/profile"
 )
 
 func client(t *testing.T, h http.HandlerFunc) *api.Client {
@@ -406,6 +407,31 @@ func TestLoadConfig(t *testing.T) {
 		require.Error(t, err, name)
 		require.NotContains(t, err.Error(), "hushhush", name)
 	}
+	// Profiles: one that is named goes before the environment, the one in use after it.
+	home := map[string]string{"XDG_CONFIG_HOME": dir, api.EnvStateDir: file}
+	store := api.Lookup{Getenv: get(home)}.Profiles()
+	require.NoError(t, store.Put("lab", profile.Values{api.EnvEndpoint: "https://lab/func", api.EnvLogin: "t", api.EnvGroup: "optics"}))
+	from := func(l api.Lookup, more map[string]string) api.Config {
+		for k, v := range home {
+			more[k] = v
+		}
+		l.Getenv = get(more)
+		c, err := api.LoadConfig(l)
+		require.NoError(t, err)
+		return c
+	}
+	require.Equal(t, "http://file:1", from(api.Lookup{}, map[string]string{}).Endpoint, "no profile is in use")
+	c = from(api.Lookup{Profile: "lab"}, map[string]string{api.EnvEndpoint: "http://env:1"})
+	require.Equal(t, api.Config{Endpoint: "https://lab/func", Login: "t", Domain: "default", Group: "optics", Profile: "lab",
+		Source: "profile lab"}, c)
+	require.Equal(t, "lab", from(api.Lookup{}, map[string]string{profile.Env: "lab"}).Profile)
+	require.NoError(t, store.Use("lab"))
+	require.Equal(t, "lab", from(api.Lookup{}, map[string]string{}).Profile)
+	require.Equal(t, "http://env:1", from(api.Lookup{}, map[string]string{api.EnvEndpoint: "http://env:1"}).Endpoint)
+	require.Equal(t, "http://file:1", from(api.Lookup{StateDir: file}, map[string]string{}).Endpoint)
+	_, err = api.LoadConfig(api.Lookup{Getenv: get(home), Profile: "none"})
+	require.ErrorIs(t, err, profile.ErrNone)
+
 	require.Equal(t, "/var/lib/berth", api.Lookup{Getenv: get(nil), Root: true, Home: "/root"}.DefaultStateDir())
 	require.Equal(t, "/home/a/.local/state/berth", api.Lookup{Getenv: get(nil), Home: "/home/a"}.DefaultStateDir())
 }

@@ -1,10 +1,8 @@
 package api
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -12,6 +10,8 @@ import (
 	"strings"
 
 	"berth.dev/berth/api/endpoint"
+	"berth.dev/berth/api/pin"
+	"berth.dev/berth/api/profile"
 )
 
 // Names of the environment variables that configure a client.
@@ -19,6 +19,8 @@ const (
 	EnvEndpoint  = "BACKEND_ENDPOINT"
 	EnvAccessKey = "BACKEND_ACCESS_KEY"
 	EnvSecretKey = "BACKEND_SECRET_KEY"
+	EnvToken     = "BERTH_TOKEN"
+	EnvLogin     = "BERTH_LOGIN"
 	EnvDomain    = "BACKEND_DOMAIN"
 	EnvGroup     = "BACKEND_GROUP"
 	EnvStateDir  = "BERTH_STATE_DIR"
@@ -26,9 +28,6 @@ const (
 
 // ClientEnvFile is the file of a state directory that holds the client's configuration.
 const ClientEnvFile = "client.env"
-
-// maxClientEnv bounds the size of a client.env in bytes.
-const maxClientEnv = 64 << 10
 
 // ErrNotConfigured means that neither the environment nor a state directory names a cluster.
 var ErrNotConfigured = errors.New("no cluster is configured")
@@ -59,11 +58,17 @@ type Config struct {
 	// AccessKey and SecretKey are the keypair; both empty means anonymous.
 	AccessKey string `json:"access_key"`
 	SecretKey Secret `json:"-"`
+	// Token is an API token, which counts instead of the keypair. Whoever reads the traffic has it: use it by https.
+	Token Secret `json:"-"`
+	// Login is the token of a login at a web server, whose /func is the endpoint then. It counts instead of the keypair, too.
+	Login Secret `json:"-"`
 	// Domain and Group (the project) are where sessions are created.
 	Domain string `json:"domain"`
 	Group  string `json:"group"`
 	// Fingerprint pins the certificate authority of the manager: "sha256:" and 64 hex digits. Empty: the system's authorities count.
 	Fingerprint string `json:"ca_fingerprint,omitempty"`
+	// Profile is the name of the profile that it came from, if any.
+	Profile string `json:"profile,omitempty"`
 	// Source tells the reader where the configuration came from.
 	Source string `json:"source"`
 }
@@ -82,7 +87,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%s names %d managers; at most %d are used", EnvEndpoint, 1+len(c.Others), endpoint.Max)
 	}
 	if c.Fingerprint != "" {
-		if _, err := parseFingerprint(c.Fingerprint); err != nil {
+		if _, err := pin.Parse(c.Fingerprint); err != nil {
 			return err
 		}
 	}
@@ -98,6 +103,8 @@ type Lookup struct {
 	Getenv func(string) string
 	// StateDir, when set, makes its client.env win over the environment.
 	StateDir string
+	// Profile, when set, makes the profile of that name win over the environment. The environment may name it as well.
+	Profile string
 	// Endpoint, when set, replaces the endpoints found. Like the variable it may name several, with commas between them.
 	Endpoint string
 	// Root says whether the process runs as the super user, which moves the default state directory.
@@ -108,10 +115,10 @@ type Lookup struct {
 
 // LoadConfig finds the cluster to talk to.
 //
-// A state directory that is named explicitly wins; then the environment; then the
-// client.env of the default state directory. Keys are never mixed: an environment
-// that names a part of a cluster must name all of it. ErrNotConfigured is returned
-// when nothing names a cluster.
+// A state directory that is named explicitly wins; then a profile that is; then the
+// environment; then the profile in use; then the client.env of the default state
+// directory. Keys are never mixed: an environment that names a part of a cluster must
+// name all of it. ErrNotConfigured is returned when nothing names a cluster.
 func LoadConfig(l Lookup) (Config, error) {
 	getenv := l.Getenv
 	if getenv == nil {
@@ -122,13 +129,17 @@ func LoadConfig(l Lookup) (Config, error) {
 		return Config{}, err
 	}
 	c := Config{
-		AccessKey: values(EnvAccessKey),
-		SecretKey: Secret(values(EnvSecretKey)),
-		Domain:    or(getenv(EnvDomain), values(EnvDomain), "default"),
-		Group:     or(getenv(EnvGroup), values(EnvGroup), "default"),
-		Source:    source,
-
-		Fingerprint: or(getenv(EnvFingerprint), values(EnvFingerprint)),
+		AccessKey:   values(EnvAccessKey),
+		SecretKey:   Secret(values(EnvSecretKey)),
+		Token:       Secret(values(EnvToken)),
+		Login:       Secret(values(EnvLogin)),
+		Domain:      or(getenv(EnvDomain), values(EnvDomain), "default"),
+		Group:       or(getenv(EnvGroup), values(EnvGroup), "default"),
+		Source:      source,
+		Fingerprint: or(getenv(pin.Env), values(pin.Env)),
+	}
+	if name, ok := strings.CutPrefix(source, fromProfile); ok {
+		c.Profile = name
 	}
 	c.Endpoint, c.Others = endpoint.Split(or(l.Endpoint, values(EnvEndpoint)))
 	if err := c.Validate(); err != nil {
@@ -154,12 +165,44 @@ func (l Lookup) DefaultStateDir() string {
 	return ""
 }
 
+// fromProfile begins the source of what a profile says.
+const fromProfile = "profile "
+
+// Profiles is where the user's profiles are kept.
+func (l Lookup) Profiles() profile.Store {
+	getenv := l.Getenv
+	if getenv == nil {
+		getenv = os.Getenv
+	}
+	return profile.StoreOf(getenv, l.Home)
+}
+
+// profile reads the profile that is named, or the one in use; nil when there is none.
+func (l Lookup) profile(name string) (profile.Values, string, error) {
+	store := l.Profiles()
+	if name == "" {
+		var err error
+		if name, err = store.Current(); err != nil || name == "" {
+			return nil, "", err
+		}
+	}
+	v, err := store.Get(name)
+	if err != nil {
+		return nil, "", fmt.Errorf("read profile %s: %w", name, err)
+	}
+	return v, fromProfile + name, nil
+}
+
 func (l Lookup) values(getenv func(string) string) (func(string) string, string, error) {
 	if l.StateDir == "" {
-		for _, name := range []string{EnvEndpoint, EnvAccessKey, EnvSecretKey} {
-			if getenv(name) != "" {
+		name := or(l.Profile, getenv(profile.Env))
+		for _, part := range []string{EnvEndpoint, EnvAccessKey, EnvSecretKey, EnvToken, EnvLogin} {
+			if name == "" && getenv(part) != "" {
 				return getenv, "the environment", nil
 			}
+		}
+		if v, source, err := l.profile(name); err != nil || v != nil {
+			return v.Get, source, err
 		}
 	}
 	dir := or(l.StateDir, l.DefaultStateDir())
@@ -167,7 +210,7 @@ func (l Lookup) values(getenv func(string) string) (func(string) string, string,
 		return getenv, "the environment", nil
 	}
 	path := filepath.Join(dir, ClientEnvFile)
-	f, err := os.Open(path)
+	v, err := profile.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && l.Endpoint != "":
 		return getenv, "the command line", nil
@@ -176,36 +219,7 @@ func (l Lookup) values(getenv func(string) string) (func(string) string, string,
 	case err != nil:
 		return nil, "", fmt.Errorf("read client configuration: %w", err)
 	}
-	defer f.Close()
-	m, err := parseEnvFile(io.LimitReader(f, maxClientEnv))
-	if err != nil {
-		return nil, "", fmt.Errorf("read client configuration %s: %w", path, err)
-	}
-	return func(k string) string { return m[k] }, path, nil
-}
-
-// parseEnvFile reads lines of NAME=value as a shell would source them, without expansions.
-func parseEnvFile(r io.Reader) (map[string]string, error) {
-	m := map[string]string{}
-	s := bufio.NewScanner(r)
-	for n := 1; s.Scan(); n++ {
-		line := strings.TrimSpace(s.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		line = strings.TrimPrefix(line, "export ")
-		name, value, ok := strings.Cut(line, "=")
-		name = strings.TrimSpace(name)
-		if !ok || name == "" {
-			return nil, fmt.Errorf("line %d is not NAME=value", n)
-		}
-		value = strings.TrimSpace(value)
-		if len(value) >= 2 && (value[0] == '\'' || value[0] == '"') && value[len(value)-1] == value[0] {
-			value = value[1 : len(value)-1]
-		}
-		m[name] = value
-	}
-	return m, s.Err()
+	return v.Get, path, nil
 }
 
 func or(values ...string) string {

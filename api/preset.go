@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 )
 
@@ -59,26 +58,4 @@ func (c *Client) CheckPresets(ctx context.Context, project, resourceGroup string
 	var out PresetCheck
 	err := c.call(ctx, request{method: http.MethodPost, path: "/resource/check-presets", json: body}, &out)
 	return out, err
-}
-
-// CreatePreset makes a preset; sharedMemory and resourceGroup may be empty.
-func (c *Client) CreatePreset(ctx context.Context, name string, slots map[string]string, sharedMemory, resourceGroup string) error {
-	const q = `mutation($name:String!,$input:CreateResourcePresetInput!){create_resource_preset(name:$name,props:$input){ok msg}}`
-	text, err := json.Marshal(slots)
-	if err != nil {
-		return err
-	}
-	input := map[string]any{"resource_slots": string(text)}
-	for k, v := range map[string]string{"shared_memory": sharedMemory, "scaling_group_name": resourceGroup} {
-		if v != "" {
-			input[k] = v
-		}
-	}
-	return c.Mutate(ctx, "create_resource_preset", q, map[string]any{"name": name, "input": input})
-}
-
-// DeletePreset deletes the preset of that name.
-func (c *Client) DeletePreset(ctx context.Context, name string) error {
-	const q = `mutation($name:String!){delete_resource_preset(name:$name){ok msg}}`
-	return c.Mutate(ctx, "delete_resource_preset", q, map[string]any{"name": name})
 }

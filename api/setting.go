@@ -73,12 +73,6 @@ type SchedulerOperation struct {
 	Args []string `json:"args"` // ids of agents
 }
 
-// ErrorLogs are errors that clients reported; Berth keeps none.
-type ErrorLogs struct {
-	Logs  []json.RawMessage `json:"logs"`
-	Count int               `json:"count"`
-}
-
 // Dotfile is a file that is put into the home directory of sessions. Lists leave Perm out.
 type Dotfile struct {
 	Path       string `json:"path"`

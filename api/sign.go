@@ -17,7 +17,9 @@ const Version = "v8.20240915"
 const (
 	HeaderVersion = "X-BackendAI-Version"
 	HeaderDomain  = "X-BackendAI-Domain"
-	HeaderDate    = "X-BackendAI-Date"
+	// HeaderLogin holds the token of a login at a web server.
+	HeaderLogin = "X-BackendAI-SessionID"
+	HeaderDate  = "X-BackendAI-Date"
 )
 
 // Scheme is the scheme of the Authorization header.

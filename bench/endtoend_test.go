@@ -481,10 +481,9 @@ func TestRole(t *testing.T) {
 		t.Skip("a part of a benchmark")
 	}
 	if dir := os.Getenv("BERTH_BENCH_PROFILE"); dir != "" {
-		f, err := os.Create(filepath.Join(dir, os.Getenv("BERTH_ROLE")+".pprof"))
+		_, err := profile([]string{filepath.Join(dir, os.Getenv("BERTH_ROLE")+".pprof")})
 		require.NoError(t, err)
-		require.NoError(t, pprof.StartCPUProfile(f))
-		t.Cleanup(func() { pprof.StopCPUProfile(); _ = f.Close() })
+		t.Cleanup(pprof.StopCPUProfile)
 	}
 	text, err := json.Marshal(said)
 	require.NoError(t, err)
@@ -502,6 +501,8 @@ func answerOf(words []string, asked map[string]func([]string) (any, error)) []by
 	value, err := any(nil), errors.New("nobody knows what to do")
 	if len(words) > 0 && words[0] == "memory" {
 		value, err = memory(words[1:])
+	} else if len(words) > 0 && words[0] == "profile" {
+		value, err = profile(words[1:])
 	} else if len(words) > 0 && asked[words[0]] != nil {
 		value, err = asked[words[0]](words[1:])
 	}
@@ -515,6 +516,19 @@ func answerOf(words []string, asked map[string]func([]string) (any, error)) []by
 		return []byte(`{"error":"the answer cannot be written"}`)
 	}
 	return text
+}
+
+// profile writes the profile of CPU from now on to a file of that name. What was begun before ends.
+func profile(args []string) (any, error) {
+	if len(args) != 1 {
+		return nil, errors.New("a profile needs the name of its file")
+	}
+	pprof.StopCPUProfile()
+	f, err := os.Create(args[0])
+	if err != nil {
+		return nil, err
+	}
+	return nil, pprof.StartCPUProfile(f)
 }
 
 func quiet() *slog.Logger {

@@ -81,12 +81,14 @@ func settings(b *testing.B, name string, def ...int) []int {
 
 // BenchmarkAgents compares managers with few and many simulated agents: what a connected agent costs a manager in memory, and what
 // CPU while nothing happens; and how quickly sessions pass, and at what cost of manager and database. The ratios are to the first number
-// of agents.
+// of agents. What is busy with sessions is told apart from what agents cost anyway, by what manager and database used while nothing
+// happened: all processes share one machine, and the simulated agents take their part of it, too.
 //
 //	BERTH_BENCH_FLEETS      numbers of agents (100,1000)
 //	BERTH_BENCH_SESSIONS    how many sessions (4000); BERTH_BENCH_CLIENTS at a time (64)
 //	BERTH_BENCH_IDLE        for how many seconds the idle manager is watched (20)
-//	BERTH_BENCH_PROFILE     a directory for profiles of the manager: its heap and its goroutines with all agents, and its CPU
+//	BERTH_BENCH_PROFILE     a directory for profiles of the manager: its heap and its goroutines with all agents, and its CPU while
+//	                        agents join, while nothing happens, and while sessions pass
 func BenchmarkAgents(b *testing.B) {
 	sessions, clients, idle := setting("SESSIONS", 4000), setting("CLIENTS", 64), time.Duration(setting("IDLE", 20))*time.Second
 	var firstRate, firstCPU float64
@@ -97,6 +99,7 @@ func BenchmarkAgents(b *testing.B) {
 			c.grow(b, 1) // what the first one alone makes
 			var alone, all memoryUse
 			c.manager.ask(b, &alone, "memory")
+			c.profile(b, fmt.Sprintf("joining-%d", n))
 			began := time.Now()
 			c.grow(b, n)
 			b.ReportMetric(time.Since(began).Seconds(), "s/joined")
@@ -113,18 +116,22 @@ func BenchmarkAgents(b *testing.B) {
 			b.ReportMetric(each(alone.Goroutines, all.Goroutines), "goroutines/agent")
 			b.ReportMetric(float64(all.Private)/(1<<20), "private-MiB")
 
+			c.profile(b, fmt.Sprintf("idle-%d", n))
 			before := c.usage(b)
 			pauseFor(b, idle)
 			after := c.usage(b)
+			resting := float64(after.manager-before.manager+after.postgres-before.postgres) / float64(idle)
 			b.ReportMetric(100*(after.manager-before.manager).Seconds()/idle.Seconds(), "idle-manager-%")
 			b.ReportMetric(100*(after.postgres-before.postgres).Seconds()/idle.Seconds(), "idle-postgres-%")
 
 			c.run(b, "warm", min(1000, sessions), clients)
+			c.profile(b, fmt.Sprintf("sessions-%d", n))
 			before = c.usage(b)
 			took := c.run(b, "run", sessions, clients)
 			after = c.usage(b)
 			m, pg := after.manager-before.manager, after.postgres-before.postgres
-			rate, cpu := float64(sessions)/took.Seconds(), ms(m+pg)/float64(sessions)
+			rate, cpu := float64(sessions)/took.Seconds(), (ms(m+pg)-resting*ms(took))/float64(sessions)
+			b.ReportMetric(cpu, "busy-cpu-ms/session")
 			b.ReportMetric(rate, "sessions/s")
 			b.ReportMetric(ms(m)/float64(sessions), "manager-cpu-ms/session")
 			b.ReportMetric(ms(pg)/float64(sessions), "postgres-cpu-ms/session")
@@ -138,9 +145,17 @@ func BenchmarkAgents(b *testing.B) {
 				firstRate, firstCPU = rate, cpu
 			}
 			b.ReportMetric(rate/firstRate, "of-first/rate")
-			b.ReportMetric(cpu/firstCPU, "of-first/cpu")
+			b.ReportMetric(cpu/firstCPU, "of-first/busy-cpu")
 			b.ReportMetric(0, "ns/op")
 		})
+	}
+}
+
+// profile begins another profile of the manager's CPU, where profiles are asked for.
+func (c *controller) profile(b *testing.B, name string) {
+	b.Helper()
+	if dir := os.Getenv("BERTH_BENCH_PROFILE"); dir != "" {
+		c.manager.ask(b, nil, "profile", filepath.Join(dir, "manager-"+name+".cpu.pprof"))
 	}
 }
 

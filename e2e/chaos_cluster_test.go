@@ -41,6 +41,15 @@ const (
 // chaosAgents are the agents; the second one has the sessions that live through all rounds.
 var chaosAgents = []string{"i-chaos-0", "i-chaos-1"}
 
+// lostGrace is how long an agent may be LOST, after its lease of 30 s, before its sessions end: short enough that the longest fault
+// outlasts it, and longer than all others.
+func lostGrace() time.Duration {
+	if os.Getenv("BERTH_CHAOS_LONG") != "" {
+		return 5 * time.Minute
+	}
+	return 40 * time.Second
+}
+
 // theManager is the name of its process.
 const theManager = "manager"
 
@@ -111,7 +120,9 @@ listen = "0.0.0.0:%s"
 advertise = "127.0.0.1:9"
 [manager.storage]
 secret = "%s"
-`, net.JoinHostPort(f.wires.near(wireServices), api), f.dir, database, at(redis), client, hub, storageSecret)
+[manager.reconcile]
+lost_grace = "%s"
+`, net.JoinHostPort(f.wires.near(wireServices), api), f.dir, database, at(redis), client, hub, storageSecret, lostGrace())
 	f.config("storage", `
 [storage]
 proxy = "local"

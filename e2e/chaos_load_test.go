@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/cluster"
 )
 
 // workload is what the cluster does for its users while it is broken. Each kind of work has a method that tells what of its promise
@@ -35,6 +37,8 @@ type workload struct {
 	heard   *bufio.Reader
 	sent    int
 	turns   int
+	// holder is ended by force during a fault, and heir gets its room at the agent handed.
+	holder, heir, handed string
 }
 
 // job is a batch session that appends its name to a file in a folder.
@@ -55,6 +59,8 @@ var works = []struct {
 		"succeeded has its line in the folder once, nothing has it twice, and no container was started twice", (*workload).jobsBroken, false},
 	{"uploads", "what an upload acknowledged is there in full, in every later round", (*workload).uploadsBroken, false},
 	{"stream", "a TCP stream into a session carries lines in order; one that broke can be opened again", (*workload).streamBroken, false},
+	{"handover", "the room of a session that was ended by force during the fault is given on, once it is free, and who gets it runs",
+		(*workload).handoverBroken, true},
 	{"turnover", "the room of a session that was ended by force while it started is given on, and who gets it runs",
 		(*workload).turnoverBroken, true},
 }
@@ -108,15 +114,21 @@ with open("numbers", "a") as f:
         time.sleep(0.05)
 `
 
-// submit asks for a batch job, on the n-th agent or, after the last of them, on any. Its answer may not come.
-func (l *workload) submit(n int, healthy bool) {
+// Jobs that are under way when a fault begins: how long they take, and how many come for each agent as it begins.
+const (
+	jobTime  = 20 // seconds
+	jobBurst = 4
+)
+
+// submit asks for a batch job of some seconds, on the n-th agent or, after the last of them, on any. Its answer may not come.
+func (l *workload) submit(n, seconds int, healthy bool) (name string) {
 	l.mu.Lock()
-	name := fmt.Sprintf("job-%04d", len(l.jobs))
+	name = fmt.Sprintf("job-%04d", len(l.jobs))
 	j := &job{}
 	l.jobs[name] = j
 	l.mu.Unlock()
 	args := []string{"session", "create", "python", "--detach", "--no-reuse", "--name", name, "-v", "lines", "-r", "cpu=1", "-r", "mem=128m",
-		"--batch", fmt.Sprintf("echo %s >> /home/work/lines/all; sleep %d", name, n%4)}
+		"--batch", fmt.Sprintf("echo %s >> /home/work/lines/all; sleep %d", name, seconds)}
 	if n %= len(chaosAgents) + 1; n < len(chaosAgents) {
 		args = append(args, "--agent", chaosAgents[n])
 	}
@@ -125,6 +137,94 @@ func (l *workload) submit(n int, healthy bool) {
 	defer l.mu.Unlock()
 	j.acknowledged = ended && r.code == 0
 	j.healthy = healthy && j.acknowledged
+	return name
+}
+
+// underway gives every agent a job that runs when it returns.
+func (l *workload) underway() {
+	var names []string
+	for n := range chaosAgents {
+		names = append(names, l.submit(n, jobTime, false))
+	}
+	l.become("RUNNING", names...)
+}
+
+// become waits a bounded time until sessions have a status. What does not get there is the checks' business.
+func (l *workload) become(status string, names ...string) (ok bool) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(200 * time.Millisecond) {
+		ok = true
+		for _, name := range names {
+			ok = ok && l.look(name).Status == status
+		}
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
+// look is what is known of a session; nothing while nobody answers.
+func (l *workload) look(name string) (s sessionRow) {
+	r, _ := l.attempt(30*time.Second, "session", "info", name, "--json")
+	_ = json.Unmarshal([]byte(r.stdout), &s)
+	return s
+}
+
+// burst asks for jobs on every agent at one time: some of them have not started, some are starting and some run when the fault begins.
+func (l *workload) burst() (wait func()) {
+	var group sync.WaitGroup
+	for n := range jobBurst * len(chaosAgents) {
+		group.Go(func() { l.submit(n%len(chaosAgents), jobTime, false) })
+	}
+	return group.Wait
+}
+
+// room creates a session that needs more than half of an agent.
+func (l *workload) room(name, agent string) result {
+	r, _ := l.attempt(30*time.Second, "session", "create", "python", "--detach", "--name", name, "--agent", agent, "-r", "cpu=1",
+		"-r", fmt.Sprintf("mem=%dm", l.memory))
+	return r
+}
+
+// handing gives an agent a session that takes most of it, and returns what is done while the agent is broken: the session is ended by
+// force, and another one waits for its room.
+func (l *workload) handing(agent string) (during func()) {
+	l.turns++
+	l.holder, l.heir = fmt.Sprintf("turn-%d", l.turns), fmt.Sprintf("turn-%d-heir", l.turns)
+	l.handed = agent
+	l.room(l.holder, agent)
+	l.become("RUNNING", l.holder)
+	return func() {
+		l.force(l.holder)
+		l.room(l.heir, agent)
+	}
+}
+
+func (l *workload) force(name string) {
+	l.attempt(30*time.Second, "session", "rm", "--force", "--yes", name)
+}
+
+// handoverBroken: the session that waited for the room runs, and was not placed where it had no room yet.
+func (l *workload) handoverBroken() string {
+	if l.look(l.heir).ID == "" { // nobody answered while the fault lasted: it is asked for now
+		l.force(l.holder)
+		if r := l.room(l.heir, l.handed); r.code != 0 {
+			return "no session can be created: " + r.stderr
+		}
+	}
+	if s := l.look(l.holder); s.Status == "RUNNING" {
+		l.force(l.holder)
+	}
+	defer l.force(l.heir)
+	if !l.become("RUNNING", l.heir) {
+		s := l.look(l.heir)
+		return fmt.Sprintf("session %s, whose room was given free during the fault, is %s %s", l.heir, s.Status, s.Info)
+	}
+	r, _ := l.attempt(30*time.Second, "session", "events", l.heir, "--json")
+	if strings.Contains(r.stdout, string(cluster.ReasonBusy)) {
+		return fmt.Sprintf("session %s was placed where another one still held the room", l.heir)
+	}
+	return ""
 }
 
 // submitting asks for a job every few seconds until stop is called.
@@ -135,7 +235,7 @@ func (l *workload) submitting() (stop func()) {
 		pause := time.NewTicker(3 * time.Second)
 		defer pause.Stop()
 		for n := 0; n < 60; n++ { // a bound: a long fault gets no more jobs after three minutes
-			l.submit(n, false)
+			l.submit(n, n%4, false)
 			select {
 			case <-pause.C:
 			case <-quit:
@@ -286,14 +386,11 @@ func (l *workload) turnoverBroken() string {
 	create := func() (name, why string) {
 		l.turns++
 		name = fmt.Sprintf("turn-%d", l.turns)
-		r, _ := l.attempt(30*time.Second, "session", "create", "python", "--detach", "--name", name, "--agent", chaosAgents[0], "-r", "cpu=1",
-			"-r", fmt.Sprintf("mem=%dm", l.memory))
-		if r.code != 0 {
+		if r := l.room(name, chaosAgents[0]); r.code != 0 {
 			return name, "no session can be created: " + r.stderr
 		}
 		return name, ""
 	}
-	end := func(name string) { l.attempt(30*time.Second, "session", "rm", "--force", "--yes", name) }
 	last := ""
 	for range 3 {
 		name, why := create()
@@ -301,11 +398,11 @@ func (l *workload) turnoverBroken() string {
 			return why
 		}
 		if last != "" {
-			end(last)
+			l.force(last)
 		}
 		last = name
 	}
-	defer end(last)
+	defer l.force(last)
 	for deadline := time.Now().Add(time.Minute); ; {
 		r, _ := l.attempt(30*time.Second, "session", "info", last, "--json")
 		var s sessionRow

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -34,14 +35,13 @@ func disturbances() []disturbance {
 		return during(func(c *chaos) { c.signal(which(c), syscall.SIGSTOP) }, func(c *chaos) { c.signal(which(c), syscall.SIGCONT) })
 	}
 	manager := func(*chaos) string { return theManager }
-	// Agents take turns. Only the first one is ever away for longer than the grace, because sessions end then.
-	agent := func(c *chaos) string { return chaosAgents[c.round%len(chaosAgents)] }
+	agent := (*chaos).turn
 	return []disturbance{
 		{"kill manager", 3 * time.Second, 10 * time.Second, killed(manager)},
 		{"kill agent", 3 * time.Second, 10 * time.Second, killed(agent)},
 		{"stop manager", time.Minute, time.Minute, stopped(manager)},
 		{"stop agent", time.Minute, time.Minute, stopped(agent)},
-		{"cut agent", 75 * time.Second, 6 * time.Minute, // the manager gives up the agent meanwhile; its jobs must not run again
+		{"cut agent", 90 * time.Second, 6 * time.Minute, // the manager gives up the agent meanwhile; its jobs must not run again
 			during(func(c *chaos) { c.wires.cut(chaosAgents[0]) }, func(c *chaos) { c.wires.join(chaosAgents[0]) })},
 		{"deaf to agent", 45 * time.Second, 2 * time.Minute,
 			during(func(c *chaos) { c.wires.deafen(agent(c)) }, func(c *chaos) { c.wires.join(agent(c)) })},
@@ -54,11 +54,25 @@ func disturbances() []disturbance {
 	}
 }
 
+// turn is the agent whose turn it is. Only the first one is ever away for longer than the grace, because sessions end then.
+func (c *chaos) turn() string { return chaosAgents[c.round%len(chaosAgents)] }
+
+// struck is the agent that a fault hits, and one of them where it hits none.
+func (c *chaos) struck(d disturbance) string {
+	if strings.HasPrefix(d.name, "cut") {
+		return chaosAgents[0]
+	}
+	return c.turn()
+}
+
 // recoveryBound is how long after a fault each agent may take until it starts a session.
 const recoveryBound = 45 * time.Second
 
 // roundRest is about what a round takes besides its fault.
-const roundRest = 25 * time.Second
+const roundRest = 50 * time.Second
+
+// burstLead is how long before a fault at most the burst of jobs begins.
+const burstLead = 2 * time.Second
 
 // row is what became of one kind of fault.
 type row struct {
@@ -149,13 +163,24 @@ func (c *chaos) play(d disturbance) {
 	}
 	r.rounds++
 	began := time.Now()
+	handover := c.handing(c.struck(d))
+	c.underway()
+	burst := c.burst()
+	<-time.After(time.Duration(c.rand.Int64N(int64(burstLead)))) // so that faults find the burst's jobs at every step
 	stop := c.submitting()
+	var during sync.WaitGroup
+	during.Go(func() {
+		<-time.After(time.Second) // the fault has begun
+		handover()
+	})
 	d.strike(c, d.lasts)
+	during.Wait()
+	burst()
 	took := c.recovers(d.name)
 	stop()
 	r.recovery = max(r.recovery, took)
 	for n := range 3 {
-		c.submit(n, true)
+		c.submit(n, 0, true)
 	}
 	for _, w := range works {
 		r.tried[w.name]++

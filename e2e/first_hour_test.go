@@ -76,6 +76,11 @@ func TestFirstHour(t *testing.T) {
 		// What the interpreter left out at its start is there for whoever asks.
 		const asks = "from IPython import embed; import IPython, debugpy; print(embed.__module__, hasattr(IPython, 'nothing'))"
 		require.Equal(t, "IPython.terminal.embed False\n", p.must("run", quiet, "--name", "quiet", "-c", asks))
+		const completes = "import gc, sys, warnings; warnings.simplefilter('ignore'); early = 'jedi' in sys.modules\n" +
+			"found = [c.text for c in get_ipython().Completer.completions('import json\\njson.dum', 20)]\n" +
+			"import jedi, IPython.core.completer as c\n" +
+			"print(early, 'dumps' in found, c.jedi is jedi, jedi.settings.case_insensitive_completion, gc.isenabled())"
+		require.Equal(t, "False True True False True\n", p.must("run", quiet, "--name", "quiet", "-c", completes))
 		p.must("session", "rm", "-y", "quiet", "ready")
 	})
 	const words = "killed: out of memory at 256 MiB; try -r mem=512m"
@@ -156,6 +161,12 @@ func TestWorkIsUse(t *testing.T) {
 	}
 	// Two loops on two cores: a machine that is busy with other things leaves each of them little.
 	start("busy", "python3 -c 'import os; os.fork()\nwhile True: pass'")
+	// A loop that gets a twentieth of a core, as on an agent that promised too much: less than what counts as work.
+	start("starved", "python3 -c 'while True: pass'")
+	ids := containers(t, "label=berth.session="+p.sessions()["starved"].ID)
+	require.Len(t, ids, 1)
+	_, err := docker("update", "--cpu-period", "100000", "--cpu-quota", "5000", ids[0])
+	require.NoError(t, err)
 	// A terminal that nobody is connected to, as tmux has them; what it shows goes to the folder.
 	start("silent", "script -qfc 'sleep 3600' /home/work/notes/shown")
 	// Work is written every 20 s, and gathered for up to 10.
@@ -168,8 +179,9 @@ func TestWorkIsUse(t *testing.T) {
 	p.reaches("silent", "TERMINATED")
 	require.Contains(t, p.sessions()["silent"].Info, "idle")
 	require.Equal(t, "RUNNING", p.sessions()["busy"].Status)
+	require.Equal(t, "RUNNING", p.sessions()["starved"].Status)
 	p.must("idle", "remove", "short")
-	p.must("session", "rm", "-y", "busy")
+	p.must("session", "rm", "-y", "busy", "starved")
 	p.clean()
 }
 

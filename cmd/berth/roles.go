@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -99,6 +100,33 @@ func newAppProxy() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&path, "config", "", "TOML file")
+	return c
+}
+
+func newWebServer() *cobra.Command {
+	var path, static string
+	c := &cobra.Command{
+		Use: "webserver", Short: "Run the web server role alone: logins of browsers, and the files of a web interface", Args: cobra.NoArgs,
+		Long: "Run a web server in front of the managers named in the file. It keeps nothing, so any number of them may run;\n" +
+			"the managers' manager.trusted_proxies must name it. `berth config print --role webserver` shows every setting.",
+		Example: "  berth webserver --config webserver.toml\n  berth webserver --config webserver.toml --static-dir /srv/webui",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, log, err := platform.LoadSettings(path, platform.RoleWebServer, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if static != "" {
+				if s.WebServer.StaticDir, err = filepath.Abs(static); err != nil {
+					return err
+				}
+			}
+			ctx, stop := chassis.SignalContext(cmd.Context())
+			defer stop()
+			return platform.RunWebServer(ctx, s, log)
+		},
+	}
+	c.Flags().StringVar(&path, "config", "", "TOML file")
+	c.Flags().StringVar(&static, "static-dir", "", "directory with the files of a web interface (webserver.static_dir)")
 	return c
 }
 

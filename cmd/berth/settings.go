@@ -12,12 +12,13 @@ func newConfig() *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Print or check the configuration of a role"}
 	var path, role string
 	c.PersistentFlags().StringVar(&path, "config", "", "TOML file")
-	c.PersistentFlags().StringVar(&role, "role", platform.RoleUp, "role to look at: up, manager, agent, storage or appproxy")
+	c.PersistentFlags().StringVar(&role, "role", platform.RoleUp, "role to look at: up, manager, agent, storage, appproxy or webserver")
 	load := func() (*chassis.Config[platform.Settings], error) {
 		switch role {
-		case platform.RoleUp, platform.RoleManager, platform.RoleAgent, platform.RoleStorage, platform.RoleAppProxy:
+		case platform.RoleUp, platform.RoleManager, platform.RoleAgent, platform.RoleStorage, platform.RoleAppProxy,
+			platform.RoleWebServer:
 		default:
-			return nil, fault.Invalidf("there is no role %q", role).WithNext("use --role up, manager, agent, storage or appproxy")
+			return nil, fault.Invalidf("there is no role %q", role).WithNext("use --role up, manager, agent, storage, appproxy or webserver")
 		}
 		return chassis.LoadFile(platform.DefaultSettings(), path, nil)
 	}

@@ -92,6 +92,9 @@ func printStatus(w io.Writer, dir platform.StateDir, r platform.Report, content 
 	for _, v := range r.Volumes {
 		fmt.Fprintf(w, "  volume      %s\n", v)
 	}
+	if r.Web != "" {
+		fmt.Fprintf(w, "  web         %s\n", r.Web)
+	}
 	if r.Apps != nil {
 		fmt.Fprintf(w, "  apps        %s\n", appsLine(*r.Apps))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,10 +14,11 @@ import (
 
 // upFlags are what `berth up` was asked for.
 type upFlags struct {
-	stateDir string
-	config   string
-	ports    string
-	detach   bool
+	stateDir  string
+	staticDir string
+	config    string
+	ports     string
+	detach    bool
 	// child marks the process that a detaching `up` started; its log is a file.
 	child bool
 }
@@ -46,6 +48,7 @@ func newUp() *cobra.Command {
 	c.Flags().StringVar(&f.stateDir, "state-dir", "",
 		"directory of the cluster (default $BERTH_STATE_DIR, else /var/lib/berth for root, ~/.local/state/berth for others)")
 	c.Flags().StringVar(&f.config, "config", "", "TOML file")
+	c.Flags().StringVar(&f.staticDir, "static-dir", "", "directory with the files of a web interface, such as the official one's bundle")
 	c.Flags().StringVar(&f.ports, "ports", platform.PortsAuto,
 		"auto picks free ports and keeps them; fixed uses 8081 for the API and 6001 for agents")
 	c.Flags().BoolVar(&f.detach, "detach", false, "return once the cluster is up and leave it running; the log goes to DIR/berth.log")
@@ -72,6 +75,9 @@ func summarize(dir platform.StateDir, r platform.Report) string {
 	fmt.Fprintf(&b, "  TLS         %s\n", r.TLS)
 	fmt.Fprintf(&b, "  agent port  %s\n", r.Agents)
 	fmt.Fprintf(&b, "  storage     %s\n", r.Storage)
+	if r.Web != "" {
+		fmt.Fprintf(&b, "  web         %s\n", r.Web)
+	}
 	if r.Apps != nil {
 		fmt.Fprintf(&b, "  apps        %s\n", appsLine(*r.Apps))
 	}
@@ -98,6 +104,11 @@ func runUp(cmd *cobra.Command, dir platform.StateDir, f upFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.staticDir != "" {
+		if s.WebServer.StaticDir, err = filepath.Abs(f.staticDir); err != nil {
+			return err
+		}
+	}
 	ctx, stop := chassis.SignalContext(cmd.Context())
 	defer stop()
 	o := platform.Options{Ports: f.ports, Log: log, Say: sayer(cmd), Show: func(r platform.Report) {
@@ -120,6 +131,9 @@ func detach(cmd *cobra.Command, dir platform.StateDir, f upFlags) error {
 	args := []string{"up", "--detached-child", "--state-dir", string(dir), "--ports", f.ports}
 	if f.config != "" {
 		args = append(args, "--config", f.config)
+	}
+	if f.staticDir != "" {
+		args = append(args, "--static-dir", f.staticDir)
 	}
 	ctx, stop := chassis.SignalContext(cmd.Context())
 	defer stop()

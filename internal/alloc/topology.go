@@ -15,6 +15,7 @@ type Topology struct {
 	sections []section
 	groups   []int32 // per device: the core or card that it is a part of, numbered in its section
 	members  []int32 // per device: how many parts that core or card has
+	whole    []cluster.Amount
 }
 
 // section is the devices of one slot.
@@ -53,8 +54,17 @@ func Prepare(devices []Device, rules map[cluster.SlotName]Rule) *Topology {
 	for i := range t.sections {
 		t.link(&t.sections[i])
 	}
+	t.whole = make([]cluster.Amount, len(t.devices))
+	for i, d := range t.devices {
+		if d.Healthy {
+			t.whole[i] = d.Capacity
+		}
+	}
 	return t
 }
+
+// Whole is what each device has when nothing is taken: nothing where it is not healthy. The list must not be changed.
+func (t *Topology) Whole() []cluster.Amount { return t.whole }
 
 // rank puts accelerators first, then cores, then memory: each follows the NUMA nodes of the
 // ones before, and the scarcest chooses first.

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/pin"
 	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/chassis"
 )
@@ -84,8 +85,8 @@ func TestGenerated(t *testing.T) {
 	require.Error(t, hello(t, at, ""), "the system's authorities do not know it")
 
 	other, _ := generated(t, t.TempDir(), time.Now())
-	require.ErrorIs(t, hello(t, at, other.Fingerprint()), api.ErrPin)
-	require.ErrorIs(t, hello(t, serve(t, other), s.Fingerprint()), api.ErrPin)
+	require.ErrorIs(t, hello(t, at, other.Fingerprint()), pin.Err)
+	require.ErrorIs(t, hello(t, serve(t, other), s.Fingerprint()), pin.Err)
 	again, _ := generated(t, dir, time.Now())
 	require.Equal(t, s.Fingerprint(), again.Fingerprint())
 	require.NoError(t, hello(t, serve(t, again), s.Fingerprint()))

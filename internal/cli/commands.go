@@ -9,7 +9,9 @@ import (
 	"berth.dev/berth/internal/cli/console"
 	"berth.dev/berth/internal/cli/folder"
 	"berth.dev/berth/internal/cli/frame"
+	"berth.dev/berth/internal/cli/login"
 	"berth.dev/berth/internal/cli/ssh"
+	"berth.dev/berth/internal/cli/template"
 	"berth.dev/berth/internal/cli/tenancy"
 )
 
@@ -29,8 +31,10 @@ func commands(f *frame.Frame) []*cobra.Command {
 	}
 	all = append(all, folder.Commands(f)...)
 	all = append(all, app.Commands(f)...)
+	all = append(all, template.Commands(f)...)
 	all = append(all, ssh.Commands(f, os.Executable)...)
 	all = append(all, console.Commands(f)...)
+	all = append(all, login.Commands(f)...)
 	all = append(all, tenancy.Commands(f)...)
 	for _, c := range all {
 		f.Flags(c)

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/admin"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -30,7 +31,7 @@ func (a *verbs) newPresetCreate() *cobra.Command {
 			if slots == nil {
 				slots = map[string]string{}
 			}
-			if err := c.CreatePreset(ctx, args[0], slots, o.shm, o.group); err != nil {
+			if err := admin.CreatePreset(ctx, c, args[0], slots, o.shm, o.group); err != nil {
 				return err
 			}
 			frame.Say(cmd, "preset %s is there", args[0])

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/admin"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -18,7 +19,7 @@ func (a *verbs) newPresetDelete() *cobra.Command {
 		Example: "  berth preset delete large",
 		Args:    frame.Args(cobra.ExactArgs(1)),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
-			if err := c.DeletePreset(ctx, args[0]); err != nil {
+			if err := admin.DeletePreset(ctx, c, args[0]); err != nil {
 				return frame.Hint(err, "berth preset list")
 			}
 			frame.Say(cmd, "preset %s is gone", args[0])

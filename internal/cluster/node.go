@@ -149,9 +149,22 @@ type DesiredKernel struct {
 	Force      bool
 	Grace      time.Duration
 	StopReason Reason
-	// Egress may change while the kernel runs; the specification does not.
+	// Egress, Withheld and AuthorizedKeys may change while the kernel runs; the specification does not.
 	Egress Egress
-	Spec   *KernelSpec
+	// Withheld are the folders that its container may no longer have as they were mounted, in the order of their ids.
+	Withheld []Withheld
+	// AuthorizedKeys are the lines of the owner's SSH keys, which may log in; nil says nothing about them, and empty admits none.
+	AuthorizedKeys []string
+	Spec           *KernelSpec
+}
+
+// Withheld is a folder that the owner of a session has lost a right to while the session mounts it.
+type Withheld struct {
+	Folder FolderID `json:"folder"`
+	Name   string   `json:"name"`
+	Scope  string   `json:"scope"`
+	// ReadOnly: it stays, and cannot be changed any more. Otherwise it is taken away.
+	ReadOnly bool `json:"read_only,omitempty"`
 }
 
 // KernelSpec is everything an agent needs to create a kernel.

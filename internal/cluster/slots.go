@@ -20,6 +20,23 @@ const (
 	SlotMem SlotName = "mem"
 )
 
+// Text renders an amount for people: "2 cpu", "512 MiB mem".
+func (n SlotName) Text(v Amount) string {
+	if n != SlotMem {
+		return v.String() + " " + string(n)
+	}
+	bytes := v.Units()
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if bytes >= u.size {
+			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(bytes)/float64(u.size)), ".0") + " " + u.name + " " + string(n)
+		}
+	}
+	return fmt.Sprintf("%d bytes %s", bytes, n)
+}
+
 // SlotKind says how amounts of a slot are counted.
 type SlotKind string
 

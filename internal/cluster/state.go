@@ -174,6 +174,8 @@ const (
 	ReasonIdleUtilization Reason = "idle-utilization"
 	ReasonDependency      Reason = "dependency-failed"
 	ReasonPreempted       Reason = "preempted"
+	ReasonRightEnded      Reason = "right-ended" // its owner left the project that it ran in, or whose folders it mounted
+	ReasonUserPurged      Reason = "user-purged" // its owner or project is being forgotten
 	// ReasonRescheduled: preempted too, but given back to the queue once it has stopped.
 	ReasonRescheduled Reason = "rescheduled"
 	ReasonRestarting  Reason = "restarting"

@@ -9,12 +9,15 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	etcdembed "go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/chassis"
 )
@@ -86,7 +89,8 @@ func (e *Etcd) start(ctx context.Context) error {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls["client"], urls["client"]
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = urls["peer"], urls["peer"]
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	// A single member elects itself after one election time; ticks cost CPU for ever after.
+	// A single member elects itself after one to five ticks, which a start waits for. Ticks cost CPU for ever after: with 50 ms a start is
+	// 0.13 s faster, and an idle cluster uses a third more.
 	cfg.TickMs, cfg.ElectionMs = 100, 500
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", "1h"
 	cfg.QuotaBackendBytes = 256 << 20
@@ -109,6 +113,34 @@ func (e *Etcd) start(ctx context.Context) error {
 		return fmt.Errorf("etcd has no leader yet: %w", context.Cause(ctx))
 	}
 	e.server, e.client = server, v3client.New(server.Server)
+	if err := unpopulate(filepath.Join(data, "member", "snap", "db")); err != nil {
+		e.log.Debug("give memory of etcd's database back", "error", err)
+	}
+	return nil
+}
+
+// unpopulate takes a file's pages out of this process's memory until they are read again. etcd maps its database with all pages present,
+// and the file is 16 MiB from the beginning, most of which nobody ever reads.
+func unpopulate(file string) error {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return fmt.Errorf("look for the mapping of %s: %w", file, err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		f := strings.SplitN(strings.TrimSpace(line), " ", 6)
+		if len(f) < 6 || strings.TrimSpace(f[5]) != file || !strings.HasSuffix(f[1], "s") { // shared: the file holds what the pages hold
+			continue
+		}
+		from, to, _ := strings.Cut(f[0], "-")
+		start, err1 := strconv.ParseUint(from, 16, 64)
+		end, err2 := strconv.ParseUint(to, 16, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return fmt.Errorf("read %q: %w", line, err)
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), uintptr(end-start), unix.MADV_DONTNEED); errno != 0 {
+			return fmt.Errorf("unmap the pages of %s: %w", file, errno)
+		}
+	}
 	return nil
 }
 

@@ -18,7 +18,8 @@ import (
 )
 
 func deps(t testing.TB, s *store.Store) tenancy.Deps {
-	return tenancy.Deps{Store: s, Seal: managertest.Key(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	return tenancy.Deps{Store: s, Seal: managertest.Key(t), PasswordCost: managertest.PasswordCost,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 }
 
 func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,11 +13,15 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit/syslog"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/mail"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session/scheduling"
+	"berth.dev/berth/internal/manager/tenancy/openid"
 	wirestorage "berth.dev/berth/internal/wire/storage"
 )
 
@@ -49,8 +54,32 @@ type Config struct {
 	Reconcile ReconcileConfig
 	Idle      IdleConfig
 	Callbacks CallbackConfig
-	Storage   StorageConfig
-	Wire      WireConfig
+	// AnonymousRate is how many requests without a signature a client address (of IPv6 the /64) may send this manager in 15 minutes.
+	AnonymousRate int
+	// SignUp says where strangers may make accounts: nowhere by default.
+	SignUp SignUpConfig `config:"signup"`
+	// Mail is the SMTP server for e-mails about passwords and invitations.
+	Mail mail.Config
+	// AuditSyslog is the syslog receiver that gets the audit log.
+	AuditSyslog syslog.Config
+	// MailLink is where readers of e-mails go, such as https://berth.example.org/{kind}?token={token}; empty: e-mails hold the token alone.
+	MailLink string
+	// Directory is an LDAP directory whose people log in here.
+	Directory DirectoryConfig
+	// SCIM are identity providers that write users and groups by SCIM 2.0, by name.
+	SCIM map[string]SCIMConfig `config:"scim"`
+	// OTPRoles are the roles whose users have to have a one-time password at a login: superadmin, admin, user or monitor. Who has none
+	// enrols at the next login.
+	OTPRoles []string `config:"otp_roles"`
+	// WebOrigins are the web servers' addresses as browsers know them, such as https://berth.example.org: identity providers send people back
+	// there, and passkeys are made for the host of the first.
+	WebOrigins []string
+	// OIDC are identity providers by name, which people log in at.
+	OIDC map[string]openid.Config `config:"oidc"`
+	// Login bounds logins by password.
+	Login   LoginConfig
+	Storage StorageConfig
+	Wire    WireConfig
 	// Streams bounds what callers may hold open on this manager.
 	Streams throttle.Limits
 	// GraphQL bounds what GraphQL requests may ask for.
@@ -63,11 +92,29 @@ type IdleConfig struct {
 	WorkIsUse bool
 }
 
+// SignUpConfig says where strangers may make accounts.
+type SignUpConfig struct {
+	// Domains are those in which they may.
+	Domains []string
+	// Active lets them in at once; otherwise an administrator of the domain has to set the status active.
+	Active bool
+}
+
 // PostgresConfig is the database.
 type PostgresConfig struct {
 	// DSN is a connection URL; it may hold a password.
-	DSN      chassis.Secret
+	DSN chassis.Secret
+	// MaxConns bounds the connections; 0 means four for each CPU, at least 8 and at most 16.
 	MaxConns int32
+}
+
+// conns is how many connections the manager may open. More than a small machine has use for would cost it the start, which opens them
+// all, and some 3 MiB of PostgreSQL's memory each.
+func (c PostgresConfig) conns(cpus int) int32 {
+	if c.MaxConns > 0 {
+		return c.MaxConns
+	}
+	return int32(min(max(4*cpus, 8), 16))
 }
 
 // RedisConfig is the cache for rate limits and live figures.
@@ -118,7 +165,8 @@ func (c StorageConfig) StorageKey(proxy string) (string, error) {
 	case err != nil:
 		return "", err
 	case secret.IsZero():
-		return "", fault.Invalidf("manager.storage.secret is not set").WithNext("set it, or manager.storage.secret_file, for all managers alike")
+		return "", fault.Invalidf("manager.storage.secret is not set").WithNext("set it, or manager.storage.secret_file, for all " +
+			"managers alike")
 	case proxy == "" || len(proxy) > 64 || strings.ContainsAny(proxy, ":/ "):
 		return "", fault.Invalidf("%q is no name of a storage proxy", proxy).WithNext("use the name of storage.proxy")
 	}
@@ -148,6 +196,8 @@ type ReconcileConfig struct {
 	TaskRetention time.Duration
 	// AuditRetention is how long entries of the audit log are kept; 0 keeps them for ever.
 	AuditRetention time.Duration
+	// UsageRetention is how long intervals of the usage ledger are kept; 0 keeps them for ever.
+	UsageRetention time.Duration
 	// LeaderTTL is the lease of the leader in seconds; a dead leader is replaced after it.
 	LeaderTTL int
 }
@@ -158,8 +208,8 @@ func DefaultReconcileConfig() ReconcileConfig {
 	return ReconcileConfig{
 		Debounce: s.Debounce, Resync: s.Resync, Sweep: time.Second, LostGrace: 5 * time.Minute, EventRetention: 180 * 24 * time.Hour,
 		SessionRetention: 365 * 24 * time.Hour, TaskRetention: 30 * 24 * time.Hour,
-		AuditRetention: 2 * 365 * 24 * time.Hour,
-		LeaderTTL:      reconcile.DefaultConfig().LeaderTTL,
+		AuditRetention: 2 * 365 * 24 * time.Hour, UsageRetention: 5 * 366 * 24 * time.Hour,
+		LeaderTTL: reconcile.DefaultConfig().LeaderTTL,
 	}
 }
 
@@ -178,6 +228,7 @@ func (c ReconcileConfig) Validate() error {
 		{"session_retention", c.SessionRetention, 0, 100 * 365 * 24 * time.Hour},
 		{"task_retention", c.TaskRetention, 0, 100 * 365 * 24 * time.Hour},
 		{"audit_retention", c.AuditRetention, 0, 100 * 365 * 24 * time.Hour},
+		{"usage_retention", c.UsageRetention, 0, 100 * 365 * 24 * time.Hour},
 	} {
 		if v.value < v.least || v.value > v.top {
 			return fault.Invalidf("reconcile.%s is %s", v.name, v.value).WithNext("choose between %s and %s", v.least, v.top)
@@ -205,9 +256,10 @@ type WireConfig struct {
 // DefaultConfig returns the documented defaults. Addresses of external services have none.
 func DefaultConfig() Config {
 	return Config{
-		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
+		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth",
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
-		Idle: IdleConfig{WorkIsUse: true}, Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
+		Login: defaultLoginConfig(), Directory: defaultDirectoryConfig(), AuditSyslog: syslog.DefaultConfig(),
+		Idle: IdleConfig{WorkIsUse: true}, AnonymousRate: 1000, Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
 	}
 }
 
@@ -231,18 +283,53 @@ func (c Config) Validate() error {
 		return err
 	}
 	if !filepath.IsAbs(c.StateDir) {
-		return fault.Invalidf("manager.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth")
+		return fault.Invalidf("manager.state_dir %q is not an absolute path",
+			c.StateDir).WithNext("set it to a directory such as /var/lib/berth")
 	}
-	if c.Postgres.MaxConns < 4 || c.Postgres.MaxConns > 1000 {
-		return fault.Invalidf("manager.postgres.max_conns is %d", c.Postgres.MaxConns).WithNext("choose between 4 and 1000")
+	if n := c.Postgres.MaxConns; n != 0 && (n < 4 || n > 1000) {
+		return fault.Invalidf("manager.postgres.max_conns is %d", n).WithNext("choose between 4 and 1000, or 0 for what suits this machine")
 	}
 	if !c.Storage.Secret.IsZero() && len(c.Storage.Secret.Reveal()) < minSecret {
 		return shortSecret()
+	}
+	if err := c.AuditSyslog.Validate(); err != nil {
+		return err
+	}
+	if err := c.Mail.Validate(); err != nil {
+		return err
+	}
+	if c.MailLink != "" && (!strings.HasPrefix(c.MailLink, "http") || !strings.Contains(c.MailLink, "{token}")) {
+		return fault.Invalidf("manager.mail_link %q is no address with {token} in it", c.MailLink)
+	}
+	if _, err := c.otpRoles(); err != nil {
+		return err
+	}
+	if err := openid.Validate(c.OIDC, c.WebOrigins); err != nil {
+		return err
+	}
+	for name, p := range c.OIDC {
+		// Whoever made an account with somebody else's address would share it with them.
+		if p.Rules.LinkVerifiedEmail && c.SignUp.Active && slices.Contains(c.SignUp.Domains, p.Rules.Domain) {
+			return fault.Invalidf("manager.oidc.%s.rules.link_verified_email trusts addresses of accounts that strangers make", name).
+				WithNext("set manager.signup.active = false, or leave link_verified_email out")
+		}
+	}
+	if c.AnonymousRate < 10 || c.AnonymousRate > 10_000_000 {
+		return fault.Invalidf("manager.anonymous_rate is %d", c.AnonymousRate).WithNext("choose between 10 and 10000000")
 	}
 	if err := c.Agents.Validate(); err != nil {
 		return err
 	}
 	if err := c.Streams.Validate(); err != nil {
+		return err
+	}
+	if err := c.Directory.Validate(); err != nil {
+		return err
+	}
+	if _, err := c.provisioners(); err != nil {
+		return err
+	}
+	if err := c.Login.Validate(); err != nil {
 		return err
 	}
 	if err := c.GraphQL.Validate(); err != nil {
@@ -254,6 +341,20 @@ func (c Config) Validate() error {
 // trusted reads TrustedProxies.
 func (c Config) trusted() (clientaddr.Trusted, error) {
 	return clientaddr.ParseTrusted("manager.trusted_proxies", c.TrustedProxies)
+}
+
+// otpRoles reads OTPRoles.
+func (c Config) otpRoles() ([]authz.Role, error) {
+	var out []authz.Role
+	for _, r := range c.OTPRoles {
+		switch role := authz.Role(r); role {
+		case authz.RoleSuperadmin, authz.RoleAdmin, authz.RoleUser, authz.RoleMonitor:
+			out = append(out, role)
+		default:
+			return nil, fault.Invalidf("manager.otp_roles has %q, which is no role", r).WithNext("use superadmin, admin, user or monitor")
+		}
+	}
+	return out, nil
 }
 
 func (c Config) id() string {

@@ -3,11 +3,13 @@ package manager_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -40,7 +42,7 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 	live := w.Running("live", "a1")
 	// Tables of tests are so small that it is cheaper to read all of them; what then reads all has no index.
 	w.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET enable_seqscan = off', current_database()); END $$`)
-	w.Store.Pool().Reset()
+	renewConnections(w)
 	key := session.Filter{AccessKey: few.AccessKey}
 	ended := []string{string(cluster.Terminated), string(cluster.Cancelled)}
 	filters := map[string]session.Filter{
@@ -129,23 +131,37 @@ func BenchmarkLists(b *testing.B) {
 			"none": filtered(`name ilike "%nothing%"`),
 		} {
 			b.Run(fmt.Sprintf("sessions-%s/ended=%d", name, n), func(b *testing.B) {
-				for b.Loop() {
+				fastest(b, func() (total int) {
 					p, err := w.Sessions.List(b.Context(), w.Admin, f)
 					require.NoError(b, err)
-					b.ReportMetric(float64(p.Total), "found")
-				}
+					return p.Total
+				})
 			})
 		}
 		for name, text := range map[string]string{"all": "", "part": `name ilike "%ny-777%"`} {
 			b.Run(fmt.Sprintf("folders-%s/folders=%d", name, n), func(b *testing.B) {
-				for b.Loop() {
+				fastest(b, func() (total int) {
 					p, err := w.Folders.Search(b.Context(), w.Admin, folder.SearchQuery{Query: list.Query{Filter: text}})
 					require.NoError(b, err)
-					b.ReportMetric(float64(p.Total), "found")
-				}
+					return p.Total
+				})
 			})
 		}
 	}
+}
+
+// fastest times a list, and reports besides the mean how long the fastest call took, which depends less on what else the machine does.
+func fastest(b *testing.B, call func() (total int)) {
+	b.Helper()
+	var total int
+	least := time.Duration(math.MaxInt64)
+	for b.Loop() {
+		began := time.Now()
+		total = call()
+		least = min(least, time.Since(began))
+	}
+	b.ReportMetric(float64(total), "found")
+	b.ReportMetric(float64(least)/float64(time.Millisecond), "fastest-ms")
 }
 
 // TestPatternsFindWhatMatches: the index of trigrams leaves out nothing that matches, whatever letters names and patterns have.

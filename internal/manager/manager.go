@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
@@ -28,18 +29,22 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit/syslog"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/ldap"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/manager/link/peer"
 	proxylink "berth.dev/berth/internal/manager/link/proxy"
 	storagelink "berth.dev/berth/internal/manager/link/storage"
 	"berth.dev/berth/internal/manager/live"
+	"berth.dev/berth/internal/manager/login"
+	"berth.dev/berth/internal/manager/mail"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/operation/callback"
@@ -63,8 +68,10 @@ type Deps struct {
 	// Random and IDs default to the system's.
 	Random io.Reader
 	IDs    func() string
-	Health *chassis.Health
-	Build  chassis.BuildInfo
+	// PasswordCost is what hashing a password takes; the zero value means the default.
+	PasswordCost seal.Cost
+	Health       *chassis.Health
+	Build        chassis.BuildInfo
 	// WrapAgents may replace every connection of the agent port below its TLS; tests break them there.
 	WrapAgents func(net.Conn) net.Conn
 	// WrapSink may replace where agents' reports go; tests lose, double and reorder them there.
@@ -110,7 +117,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
 	var err error
-	if m.store, err = store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), MaxConns: cfg.Postgres.MaxConns}, m.log); err != nil {
+	if m.store, err = store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), MaxConns: cfg.Postgres.conns(runtime.NumCPU())},
+		m.log); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	key, err := m.masterKey(ctx)
@@ -126,20 +134,27 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 
 func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	m.key = key
-	m.admin, m.created, err = Bootstrap(ctx, tenancy.Deps{Store: m.store, Seal: key, IDs: m.deps.IDs, Random: m.deps.Random, Log: m.log})
+	m.admin, m.created, err = Bootstrap(ctx, tenancy.Deps{Store: m.store, Seal: key, IDs: m.deps.IDs, Random: m.deps.Random,
+		PasswordCost: m.deps.PasswordCost, Log: m.log})
 	if err != nil {
 		return fmt.Errorf("make the first rows: %w", err)
 	}
 	streams := &lateStreams{}
 	planner := scheduling.NewPlanner(m.store, m.deps.Clock)
+	roles, err := m.cfg.otpRoles()
+	if err != nil {
+		return err
+	}
 	deps := nouns.Deps{
 		Store: m.store, Seal: key, Vault: &vault{m.store, key}, ClusterID: m.admin.ClusterID,
-		Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
+		Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, PasswordCost: m.deps.PasswordCost, Streams: streams,
+		OTPRoles: roles, Link: m.cfg.MailLink, OIDC: m.cfg.OIDC, WebOrigins: m.cfg.WebOrigins,
+		SignUp:    tenancy.SignUpPolicy{Domains: m.cfg.SignUp.Domains, Active: m.cfg.SignUp.Active},
 		Explainer: planner,
 		Revoked: func(ctx context.Context) ([]proxy.Revocation, error) {
 			return ca.RevokedProxies(ctx, &vault{m.store, key})
 		},
-		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log,
+		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, LoginPolicy: m.cfg.Login.policy(), Log: m.log,
 	}
 	linkDeps := agentlink.Deps{
 		ClusterID: m.admin.ClusterID, Vault: &vault{m.store, key}, Clock: m.deps.Clock, Random: m.deps.Random,
@@ -152,6 +167,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		figures := live.New(m.deps.Redis, "berth:"+m.admin.ClusterID+":", m.log.With("part", "live"))
 		deps.Live, deps.Usage, linkDeps.Live, idleDeps.Usage = figures, figures, figures, figures
 		limiter = throttle.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
+		deps.Logins = login.NewRedis(m.deps.Redis, "berth:"+m.admin.ClusterID+":", m.deps.Clock.Now)
 	}
 	if err := m.wireStorage(); err != nil {
 		return err
@@ -160,6 +176,19 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		deps.Proxies = m.storage
 	}
 	m.rights = folder.NewRights(m.store, m.deps.Clock.Now, m.log.With("part", "rights"))
+	if sender := mail.New(m.cfg.Mail); sender != nil {
+		deps.Mailer = sender
+	}
+	if deps.Provisioners, err = m.cfg.provisioners(); err != nil {
+		return err
+	}
+	if m.cfg.Directory.URL != "" {
+		client, err := ldap.New(m.cfg.Directory.Config)
+		if err != nil {
+			return err
+		}
+		deps.DirectoryClient, deps.DirectoryPolicy = client, m.cfg.Directory.policy()
+	}
 	if m.nouns, err = nouns.New(deps); err != nil {
 		return err
 	}
@@ -203,9 +232,11 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	sweep := node.SweepConfig{Every: c.Sweep, Lease: m.cfg.Agents.Lease, LostGrace: c.LostGrace}
 	loops := slices.Concat(
 		placing.Loops(), []reconcile.Loop{m.nouns.Reports.Loop(sweep)}, m.nouns.Idle.Loops(idleDeps), m.nouns.Folders.Loops(),
-		m.nouns.Images.Loops(),
+		m.nouns.Images.Loops(), m.nouns.Tenancy.Loops(), m.nouns.Purges.Loops(),
+		m.nouns.Directory.Loops(), m.nouns.Provision.Loops(), syslog.Loops(m.cfg.AuditSyslog, m.store, m.nouns.Audit, m.cfg.id()),
 		m.nouns.Sessions.Loops(session.LoopConfig{Sweep: c.Sweep, EventRetention: c.EventRetention,
-			SessionRetention: c.SessionRetention, TaskRetention: c.TaskRetention, AuditRetention: c.AuditRetention}),
+			SessionRetention: c.SessionRetention, TaskRetention: c.TaskRetention, AuditRetention: c.AuditRetention,
+			UsageRetention: c.UsageRetention}),
 	)
 	m.loops, err = reconcile.New(reconcile.Config{LeaderTTL: c.LeaderTTL}, reconcile.Deps{
 		Store: m.store, Loops: loops, Etcd: m.deps.Etcd, Clock: m.deps.Clock, Registry: registry, Log: log,
@@ -221,13 +252,15 @@ func (m *Manager) wireAPI(limiter throttle.RateLimiter) error {
 	}
 	var seen signature.Shared
 	if m.deps.Redis != nil {
-		seen = httpapi.NewRedisSeen(m.deps.Redis)
+		seen = signature.NewRedisSeen(m.deps.Redis)
 	}
 	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, HidesTrash: httpapi.HidesTrash, Fail: httpapi.Fail,
 		Budget: limiter, Config: &m.cfg.GraphQL, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
-		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter, Limits: m.cfg.Streams,
-		Trusted: trusted, ActorsTurn: m.store.ActorsTurn, Seen: seen, RequireDigest: m.cfg.RequireBodyDigest,
+		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Limits:        m.cfg.Streams,
+		AnonymousRate: m.cfg.AnonymousRate,
+		Trusted:       trusted, ActorsTurn: m.store.ActorsTurn, Seen: seen, RequireDigest: m.cfg.RequireBodyDigest,
 		HSTS: m.cfg.HSTS && !m.cfg.TLS.Generated,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
@@ -271,6 +304,7 @@ func (m *Manager) Services() []*chassis.Service {
 		}),
 		chassis.NewService("operations", chassis.Hooks{Run: m.nouns.Operations.Run}).After("store"),
 		chassis.NewService("sessions", chassis.Hooks{Run: m.nouns.Sessions.Run}).After("operations"),
+		chassis.NewService("letters", chassis.Hooks{Run: m.nouns.Letters.Run}).After("store"),
 		chassis.NewService("apps", chassis.Hooks{Run: m.nouns.Apps.Run}).After("sessions"),
 		m.link.Service("agent-port").After("sessions", "apps"),
 		chassis.NewService("agent-relay", chassis.Hooks{Stop: m.stopRelay}).After("agent-port"),

@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/manager/tenancy/otp"
 )
 
 func masterKeyFile(stateDir string) string { return filepath.Join(stateDir, "master.key") }
@@ -118,7 +119,7 @@ func reseal(ctx context.Context, db *store.Store, key *seal.Key) (changed int, e
 			}
 		}
 		for _, part := range []func(context.Context, *store.Store, *seal.Key) (int, error){
-			tenancy.Reseal, resource.Reseal,
+			tenancy.Reseal, otp.Reseal, resource.Reseal,
 			func(ctx context.Context, db *store.Store, key *seal.Key) (int, error) {
 				return (&vault{db, key}).reseal(ctx)
 			},

@@ -51,6 +51,10 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	_, err = s.Pool().Exec(ctx, `UPDATE resource_groups SET wsproxy_api_token_sealed = $1 WHERE name = 'default'`,
 		put("wsproxy-api-token:default"))
 	require.NoError(t, err)
+	var user string
+	require.NoError(t, s.Pool().QueryRow(ctx, `SELECT id::text FROM users LIMIT 1`).Scan(&user))
+	_, err = s.Pool().Exec(ctx, `INSERT INTO user_totp (user_id, secret_sealed) VALUES ($1, $2)`, user, put("totp "+user))
+	require.NoError(t, err)
 	for i := range 120 {
 		name := fmt.Sprintf("vault/test-%03d", i)
 		text, err := json.Marshal(put(name))
@@ -78,7 +82,7 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.NoError(t, key.Use())
 	done := again()
 	require.NotEqual(t, old, done.Key)
-	require.Equal(t, keypairs+1+1+120, done.Resealed)
+	require.Equal(t, keypairs+1+1+1+120, done.Resealed)
 	require.Equal(t, epochs, epochsOf(), "nobody's tokens and transfers end")
 
 	id, err := hex.DecodeString(done.Key)
@@ -116,7 +120,7 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.False(t, created)
 	require.Equal(t, made.SecretKey, same.SecretKey)
 
-	require.Equal(t, keypairs+1+1+120, again().Resealed, "a second rotation makes a third key")
+	require.Equal(t, keypairs+1+1+1+120, again().Resealed, "a second rotation makes a third key")
 	_, err = manager.RotateMasterKeyInDatabase(ctx, cfg, "backwards")
 	require.ErrorContains(t, err, "not a step")
 }

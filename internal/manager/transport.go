@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/manager/httpapi"
 )
 
 // maxFound bounds the addresses of the host that a generated certificate is for.
@@ -62,6 +64,22 @@ func (m *Manager) apiServer(h http.Handler, source *certs.Source) *chassis.HTTPS
 		}
 	}
 	return chassis.NewHTTPServer("manager-api", o)
+}
+
+// Inside serves the API to other roles of this process on a listener of it. The addresses of its connections are those of the clients for
+// whom they were opened.
+func (m *Manager) Inside(ln net.Listener) *chassis.Service {
+	server := httpapi.NewServer(m.handler, m.log)
+	return chassis.NewService("manager-inside", chassis.Hooks{
+		Run: func(ctx context.Context) error {
+			stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+			defer stop()
+			if err := server.Serve(ln); ctx.Err() == nil {
+				return err
+			}
+			return ctx.Err()
+		},
+	}).After("sessions", "api-streams")
 }
 
 // onlyTLS answers requests of clients on the port of ACME's challenges. It does not lead them to the API: a client that sent a key or a

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"berth.dev/berth/api"
+	"berth.dev/berth/api/pin"
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
@@ -33,9 +33,9 @@ func writeClientEnv(path, endpoint, fingerprint string, admin tenancy.Credential
 		{"BACKEND_SECRET_KEY", admin.SecretKey.Reveal()},
 		{"BERTH_ADMIN_EMAIL", admin.Email},
 		{"BERTH_ADMIN_PASSWORD", password},
-		{api.EnvFingerprint, fingerprint},
+		{pin.Env, fingerprint},
 	} {
-		if kv[0] == api.EnvFingerprint && kv[1] == "" {
+		if kv[0] == pin.Env && kv[1] == "" {
 			continue
 		}
 		if strings.ContainsAny(kv[1], "'\n") {

@@ -39,7 +39,7 @@ func (p *platform) serveStatus(w http.ResponseWriter, r *http.Request) {
 
 func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
-	m, a, proxy, apps := p.manager, p.agent, p.storage, p.apps
+	m, a, proxy, apps, web := p.manager, p.agent, p.storage, p.apps, p.web
 	p.mu.Unlock()
 	if m == nil || a == nil || proxy == nil {
 		http.Error(w, "the cluster is still starting", http.StatusServiceUnavailable)
@@ -55,6 +55,7 @@ func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 	}
 	found = append(found, TransportFindings(m.Transport(), m.APIAddr())...)
 	found = append(found, plainAppsFindings(p.settings)...)
+	found = append(found, WebServerFindings(web)...)
 	local, err := a.Findings(r.Context())
 	if err != nil {
 		found = append(found, Finding{Kind: "agent", Object: "state", Problem: err.Error(), Next: "berth status"})

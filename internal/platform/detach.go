@@ -74,9 +74,8 @@ func DetachedLog(dir StateDir) (*chassis.LogFile, error) {
 
 func awaitDetached(ctx context.Context, dir StateDir, say func(string, ...any), child *os.Process, ended <-chan error,
 	logStart int64) (Report, error) {
-	deadline := time.Now().Add(detachPatience)
-	shown := ""
-	for pause := (chassis.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}); ; {
+	began, shown := time.Now(), ""
+	for {
 		if r, err := dir.Status(ctx); err == nil && r.Pid == child.Pid {
 			if r.Ready {
 				return r, nil
@@ -86,12 +85,12 @@ func awaitDetached(ctx context.Context, dir StateDir, say func(string, ...any), 
 				say("%s", shown)
 			}
 		}
-		if time.Now().After(deadline) {
+		if time.Since(began) > detachPatience {
 			return Report{}, fault.New(fault.Timeout, "the cluster is not up after %s; it goes on trying%s",
 				detachPatience, logTail(dir, logStart)).
 				WithNext("berth status --state-dir %s", dir)
 		}
-		timer := time.NewTimer(pause.Next())
+		timer := time.NewTimer(lookAgain(time.Since(began)))
 		select {
 		case <-timer.C:
 		case err := <-ended:

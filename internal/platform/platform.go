@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +24,8 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/storage"
+	"berth.dev/berth/internal/webserver"
+	"berth.dev/berth/internal/webserver/upstream"
 )
 
 // platform is a whole cluster in one process: embedded services, manager and agent, joined by
@@ -40,7 +43,9 @@ type platform struct {
 	at      ports // where to listen
 	bound   ports // where everybody listens
 	storage *storage.Proxy
-	apps    *appproxy.Proxy // nil when it is turned off
+	apps    *appproxy.Proxy   // nil when it is turned off
+	web     *webserver.Server // nil when it is turned off
+	inside  *upstream.Pipe    // the web server's way to the manager
 	manager *Manager
 	agent   *agent.Agent
 	engine  *docker.Runtime
@@ -86,7 +91,8 @@ func (p *platform) group() (*chassis.Group, error) {
 		chassis.Nest("manager", 2*time.Minute, p.buildManager).After("control", "postgres", "etcd", "redis", "storage"),
 		chassis.Nest("agent", time.Minute, p.buildAgent).After("manager"),
 		chassis.Nest("appproxy", time.Minute, p.buildAppProxy).After("manager"),
-		chassis.NewService("announcement", chassis.Hooks{Run: p.announce}).After("agent", "appproxy"),
+		chassis.Nest("webserver", time.Minute, p.buildWebServer).After("manager"),
+		chassis.NewService("announcement", chassis.Hooks{Run: p.announce}).After("agent", "appproxy", "webserver"),
 	)
 	if l := p.settings.Admin.Listen; l != "" && l != DefaultSettings().Admin.Listen {
 		services = append(services, chassis.NewAdminServer(p.settings.Admin, p.health, p.log).Service)
@@ -139,7 +145,8 @@ func (p *platform) buildManager(ctx context.Context) (*chassis.Group, error) {
 	ready := chassis.NewService("client-env", chassis.Hooks{Start: func(context.Context) error {
 		return p.managerIsUp(m)
 	}}).After("manager-api")
-	return chassis.NewGroup(p.log, append(m.Services(), ready)...)
+	p.inside = upstream.NewPipe()
+	return chassis.NewGroup(p.log, append(m.Services(), ready, m.Inside(p.inside))...)
 }
 
 // managerIsUp records where the manager really listens.
@@ -147,7 +154,7 @@ func (p *platform) managerIsUp(m *Manager) error {
 	at := ports{
 		API: m.APIAddr(), Agent: m.AgentAddr(),
 		StorageClient: p.storage.ClientAddr(), StorageManager: p.storage.ManagerAddr(),
-		AppProxy: p.at.AppProxy, AppPorts: p.at.AppPorts,
+		AppProxy: p.at.AppProxy, AppPorts: p.at.AppPorts, Web: p.at.Web,
 	}
 	if err := p.dir.rememberPorts(at); err != nil {
 		return fmt.Errorf("remember ports: %w", err)
@@ -200,6 +207,9 @@ const (
 	enginePatience = 2 * time.Second
 )
 
+// upGC is the percentage by which the heap grows between two collections while the cluster is up.
+const upGC = 60
+
 // announce waits until a session could be created and says so. A cluster whose container
 // engine is down is up all the same; the agent keeps trying.
 func (p *platform) announce(ctx context.Context) error {
@@ -219,6 +229,9 @@ func (p *platform) announce(ctx context.Context) error {
 	r := p.report
 	p.mu.Unlock()
 	p.o.Show(r)
+	// A control plane holds little and should look it: collect a little more often. The start makes much that it drops again, and is
+	// over sooner without.
+	debug.SetGCPercent(upGC)
 	<-ctx.Done()
 	return nil
 }
@@ -230,7 +243,6 @@ func (p *platform) awaitAgent(ctx context.Context) error {
 	}
 	defer client.Close()
 	began := time.Now()
-	pause := chassis.Backoff{Min: 5 * time.Millisecond, Max: 250 * time.Millisecond}
 	for {
 		err := p.agent.Ready(ctx)
 		if err == nil {
@@ -255,10 +267,15 @@ func (p *platform) awaitAgent(ctx context.Context) error {
 			}
 			return err
 		}
-		if chassis.Wait(ctx, chassis.RealClock(), pause.Next()) != nil {
+		if chassis.Wait(ctx, chassis.RealClock(), lookAgain(waited)) != nil {
 			return ctx.Err()
 		}
 	}
+}
+
+// lookAgain is how long to wait before the next look at something that has been waited for so long: nobody notices 3 % more.
+func lookAgain(waited time.Duration) time.Duration {
+	return min(max(waited/32, 5*time.Millisecond), 250*time.Millisecond)
 }
 
 func engineKnown(a api.AgentDetails) bool {

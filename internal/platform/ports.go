@@ -24,19 +24,20 @@ type ports struct {
 	StorageClient  string `json:"storage_client,omitempty"`
 	StorageManager string `json:"storage_manager,omitempty"`
 	AppProxy       string `json:"app_proxy,omitempty"`
+	Web            string `json:"web,omitempty"`
 	// AppPorts is the first of appPorts ports for apps; 0 before they are chosen.
 	AppPorts int `json:"app_ports,omitempty"`
 }
 
 func fixedPorts() ports {
 	return ports{API: "127.0.0.1:8081", Agent: "127.0.0.1:6001", StorageClient: "127.0.0.1:6021", StorageManager: "127.0.0.1:6022",
-		AppProxy: "127.0.0.1:10200", AppPorts: 10205}
+		AppProxy: "127.0.0.1:10200", AppPorts: 10205, Web: "127.0.0.1:8090"}
 }
 
 // rememberedPorts returns those of the last start; free ones, as port 0, when there was none.
 func (d StateDir) rememberedPorts() ports {
 	const free = "127.0.0.1:0"
-	p := ports{API: free, Agent: free, StorageClient: free, StorageManager: free, AppProxy: free}
+	p := ports{API: free, Agent: free, StorageClient: free, StorageManager: free, AppProxy: free, Web: free}
 	text, err := os.ReadFile(d.Path("ports.json"))
 	if err != nil {
 		return p
@@ -47,7 +48,7 @@ func (d StateDir) rememberedPorts() ports {
 	}
 	// Written before there was a storage role, or an app proxy.
 	old.StorageClient, old.StorageManager = cmp.Or(old.StorageClient, free), cmp.Or(old.StorageManager, free)
-	old.AppProxy = cmp.Or(old.AppProxy, free)
+	old.AppProxy, old.Web = cmp.Or(old.AppProxy, free), cmp.Or(old.Web, free)
 	return old
 }
 
@@ -65,7 +66,8 @@ func (p *platform) choosePorts() ports {
 	want := fixedPorts()
 	if p.o.Ports == PortsAuto {
 		want = p.dir.rememberedPorts()
-		for _, addr := range []*string{&want.API, &want.Agent, &want.StorageClient, &want.StorageManager, &want.AppProxy} {
+		for _, addr := range []*string{&want.API, &want.Agent, &want.StorageClient, &want.StorageManager, &want.AppProxy,
+			&want.Web} {
 			ln, err := net.Listen("tcp", *addr)
 			if err != nil {
 				p.note("%s is taken by another program, choosing another port", *addr)
@@ -91,6 +93,9 @@ func (p *platform) choosePorts() ports {
 	}
 	if p.settings.AppProxy.Listen != d.AppProxy.Listen {
 		want.AppProxy = p.settings.AppProxy.Listen
+	}
+	if p.settings.WebServer.Listen != d.WebServer.Listen {
+		want.Web = p.settings.WebServer.Listen
 	}
 	return want
 }

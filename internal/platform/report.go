@@ -30,6 +30,8 @@ type Report struct {
 	Volumes []VolumeLine `json:"volumes,omitempty"`
 	// Apps is how visitors reach the apps of sessions; nil when the app proxy is turned off.
 	Apps *appproxy.Status `json:"apps,omitempty"`
+	// Web is how browsers reach the web server; "" when it is turned off.
+	Web string `json:"web,omitempty"`
 	// Notes are things that an operator should know although the cluster is up.
 	Notes    []string              `json:"notes,omitempty"`
 	Services []chassis.CheckResult `json:"services"`

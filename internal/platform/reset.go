@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"berth.dev/berth/api"
+	"berth.dev/berth/api/pin"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
@@ -59,7 +59,7 @@ func (l Login) Keep(path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = writeClientEnv(path, old["BACKEND_ENDPOINT"], old[api.EnvFingerprint], tenancy.Credentials{
+	_, err = writeClientEnv(path, old["BACKEND_ENDPOINT"], old[pin.Env], tenancy.Credentials{
 		Email: l.Email, Password: seal.Secret(l.Password),
 		AccessKey: cluster.AccessKey(old["BACKEND_ACCESS_KEY"]), SecretKey: seal.Secret(old["BACKEND_SECRET_KEY"]),
 	}, true)

@@ -23,6 +23,7 @@ import (
 	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/runnerbin"
 	"berth.dev/berth/internal/storage"
+	"berth.dev/berth/internal/webserver"
 )
 
 // Manager is the manager role with everything that it needs, ready to be started.
@@ -218,6 +219,25 @@ func RunAppProxy(ctx context.Context, s Settings, log *slog.Logger) error {
 	services := proxy.Services()
 	greet := chassis.NewService("greeter", chassis.Hooks{Start: func(context.Context) error {
 		log.Info("app proxy listens", "proxy", proxy.Name(), "url", proxy.URL(), "version", chassis.Build().Version)
+		return nil
+	}}).After(names(services)...)
+	return runAlone(ctx, s, log, health, append(services, greet))
+}
+
+// RunWebServer runs the web server role alone until ctx ends.
+func RunWebServer(ctx context.Context, s Settings, log *slog.Logger) error {
+	health := chassis.NewHealth()
+	web, err := webserver.New(s.WebServer, webserver.Deps{Registry: health.Registry(), Build: chassis.Build(), Log: log})
+	if err != nil {
+		return err
+	}
+	health.Check("webserver", web.Ready)
+	services := web.Services()
+	greet := chassis.NewService("greeter", chassis.Hooks{Start: func(context.Context) error {
+		if web.Exposed() {
+			log.Warn("the web server "+exposedProblem, "listen", web.Addr(), "next", webExposedNext)
+		}
+		log.Info("web server listens", "url", web.URL(), "fingerprint", web.Fingerprint(), "version", chassis.Build().Version)
 		return nil
 	}}).After(names(services)...)
 	return runAlone(ctx, s, log, health, append(services, greet))

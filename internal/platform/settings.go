@@ -14,19 +14,21 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/storage"
+	"berth.dev/berth/internal/webserver"
 )
 
 // Settings is the whole configuration; one file may serve every role, each of which reads
 // its own sections.
 type Settings struct {
-	Log      chassis.LogConfig
-	Admin    chassis.AdminConfig
-	Manager  manager.Config
-	Agent    agent.Config
-	Docker   EngineSettings
-	Storage  storage.Config
-	AppProxy appproxy.Config `config:"appproxy"`
-	Embedded embedded.Config
+	Log       chassis.LogConfig
+	Admin     chassis.AdminConfig
+	Manager   manager.Config
+	Agent     agent.Config
+	Docker    EngineSettings
+	Storage   storage.Config
+	AppProxy  appproxy.Config  `config:"appproxy"`
+	WebServer webserver.Config `config:"webserver"`
+	Embedded  embedded.Config
 }
 
 // EngineSettings is the agent's container engine.
@@ -46,7 +48,7 @@ func DefaultSettings() Settings {
 		Manager: manager.DefaultConfig(), Agent: agent.DefaultConfig(),
 		Docker:   EngineSettings{LogMaxBytes: 20 << 20, PullIdle: 5 * time.Minute},
 		Storage:  storage.DefaultConfig(),
-		AppProxy: appproxy.DefaultConfig(),
+		AppProxy: appproxy.DefaultConfig(), WebServer: webserver.DefaultConfig(),
 		Embedded: embedded.DefaultConfig(),
 	}
 }
@@ -64,11 +66,12 @@ func (s Settings) Engine(log *slog.Logger) (*docker.Runtime, error) {
 
 // The names of roles in `berth config`.
 const (
-	RoleUp       = "up"
-	RoleManager  = "manager"
-	RoleAgent    = "agent"
-	RoleStorage  = "storage"
-	RoleAppProxy = "appproxy"
+	RoleUp        = "up"
+	RoleManager   = "manager"
+	RoleAgent     = "agent"
+	RoleStorage   = "storage"
+	RoleAppProxy  = "appproxy"
+	RoleWebServer = "webserver"
 )
 
 // Check validates the sections that a role reads.
@@ -124,6 +127,16 @@ func (s Settings) Check(role string) error {
 			return err
 		}
 	}
+	if role == RoleWebServer || role == RoleUp {
+		if err := s.WebServer.Validate(); err != nil {
+			return err
+		}
+	}
+	if role == RoleWebServer {
+		if err := s.WebServer.Complete(); err != nil {
+			return err
+		}
+	}
 	if role == RoleUp {
 		return s.Embedded.Validate()
 	}
@@ -154,6 +167,8 @@ func SectionsOf(role string) []string {
 		return []string{"log", "admin", "storage"}
 	case RoleAppProxy:
 		return []string{"log", "admin", "appproxy"}
+	case RoleWebServer:
+		return []string{"log", "admin", "webserver"}
 	}
 	return nil
 }

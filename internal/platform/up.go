@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 
 	"berth.dev/berth/internal/chassis"
@@ -33,8 +32,6 @@ func Up(ctx context.Context, dir StateDir, s Settings, o Options) error {
 		return err
 	}
 	defer release()
-	// A control plane holds little and should look it: collect a little more often.
-	debug.SetGCPercent(60)
 	chassis.RelaxTimers()
 	p, err := newPlatform(dir, s, o)
 	if err != nil {

@@ -37,6 +37,7 @@ func (r *Runner) intrinsics() []Intrinsic {
 	ssh := sshd.New(sshd.Config{Name: r.cfg.User.Name, Home: r.cfg.User.Home, User: r.user, Shell: r.shell, Dir: r.workDir, Env: r.env,
 		Table: r.table, Executable: exe,
 		HostKey: filepath.Join(r.cfg.Dir, "ssh_host_key"), Sockets: r.userDir(), Authorized: r.cfg.AuthorizedKeys, Log: r.log})
+	r.ssh = ssh
 	title := "Terminal"
 	if name := recipe.Getenv(r.env, "BACKENDAI_SESSION_NAME"); name != "" {
 		title = name + " · terminal"

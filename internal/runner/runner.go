@@ -57,6 +57,7 @@ type Runner struct {
 	terminals *terminal.Set
 	tree      files.Tree
 	own       *intrinsicSet
+	ssh       *sshd.Server
 	apps      *app.Set
 	carried   chan struct{} // has one for every tunnel that is carried
 	out, err  *mirror

@@ -145,6 +145,7 @@ func (r *Runner) handler() http.Handler {
 	mux.HandleFunc("POST "+run.PathStep, r.serveStep)
 	mux.HandleFunc("POST "+run.PathInterrupt, reply(r.serveInterrupt))
 	mux.HandleFunc("POST "+run.PathNotice, reply(r.serveNotice))
+	mux.HandleFunc("POST "+run.PathKeys, reply(r.serveKeys))
 	mux.HandleFunc("POST "+run.PathComplete, reply(r.serveComplete))
 	mux.HandleFunc("GET "+run.PathFiles, reply(r.serveFiles))
 	mux.HandleFunc("POST "+run.PathUpload, reply(r.serveUpload))
@@ -224,6 +225,18 @@ func readJSON(q *http.Request, v any) error {
 		return fault.Invalidf("the request is not the JSON that this call takes").WithCause(err)
 	}
 	return nil
+}
+
+// serveKeys takes the SSH keys that may log in.
+func (r *Runner) serveKeys(q *http.Request) (run.KeysResult, error) {
+	var req run.KeysRequest
+	if err := readJSON(q, &req); err != nil {
+		return run.KeysResult{}, err
+	}
+	if len(req.Keys) > run.MaxKeys {
+		return run.KeysResult{}, fault.Invalidf("these are %d keys, %d are the most", len(req.Keys), run.MaxKeys)
+	}
+	return run.KeysResult{Ended: r.ssh.SetKeys(req.Keys)}, nil
 }
 
 func (r *Runner) serveHello(*http.Request) (run.Hello, error) {

@@ -148,8 +148,10 @@ func (c *Cluster) imagesOf(a *agent) {
 
 // recount computes all sums from the facts and the holds.
 func (a *agent) recount(slots int) {
-	n := a.topo.Len()
-	a.used, a.free, a.whole = make([]cluster.Amount, n), make([]cluster.Amount, n), make([]cluster.Amount, n)
+	a.used, a.free, a.whole = nil, a.topo.Whole(), a.topo.Whole()
+	if len(a.holds) > 0 {
+		a.own()
+	}
 	a.room, a.total, a.section = make([]cluster.Amount, slots), make([]cluster.Amount, slots), make([]int32, slots)
 	for i := range a.section {
 		a.section[i] = -1
@@ -168,7 +170,9 @@ func (a *agent) recount(slots int) {
 			if !dev.Healthy {
 				continue
 			}
-			a.free[d], a.whole[d] = max(0, dev.Capacity-a.used[d]), dev.Capacity
+			if a.used != nil {
+				a.free[d] = max(0, dev.Capacity-a.used[d])
+			}
 			a.room[slot] += a.free[d] - a.free[d]%a.units[i]
 			a.total[slot] += dev.Capacity - dev.Capacity%a.units[i]
 		}
@@ -206,8 +210,17 @@ func (a *agent) sectionOf(slot int32) int {
 	return -1
 }
 
+// own gives the agent sums of its own. While nothing was ever taken of it, it shares those of its topology: most agents of a large
+// cluster that is idle are alike.
+func (a *agent) own() {
+	a.used, a.free = make([]cluster.Amount, a.topo.Len()), slices.Clone(a.free)
+}
+
 // take books takes; sign -1 gives them back.
 func (a *agent) take(takes []alloc.Take, sign cluster.Amount) {
+	if a.used == nil && len(takes) > 0 {
+		a.own()
+	}
 	for _, x := range takes {
 		dev := a.topo.Device(int(x.Device))
 		a.used[x.Device] += sign * x.Amount

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/fairshare"
 )
 
 // cores is an allocation of the first n cores of an agent.
@@ -205,7 +206,7 @@ func TestCapacityFollowsTheRulesOfSlots(t *testing.T) {
 func TestOptionsHaveRanges(t *testing.T) {
 	t.Parallel()
 	decay := func(name string, v any) error {
-		_, err := scheduler.ParseDecay(map[string]any{name: v})
+		_, err := fairshare.Parse(map[string]any{name: v})
 		return err
 	}
 	order := func(name string, v any) error {

@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 // Cluster is the scheduler's memory of all resource groups: agents, running and waiting sessions, quotas. The caller tells it what
@@ -20,6 +21,8 @@ type Cluster struct {
 	sessions map[cluster.SessionID]entry
 	scopes   map[Scope]*scope
 	accounts map[Owner]*account
+	tree     *quota.Tree  // of quotas; nil: none
+	levels   []*treeLevel // by quota.Node.Index
 	kinds    map[string]*kind
 	shapes   map[string]*shape
 	shaped   uint64   // shapes made so far
@@ -100,7 +103,7 @@ func (c *Cluster) SetGroup(policy Group) error {
 		return err
 	}
 	g := c.group(policy.Name)
-	rules := !maps.Equal(g.policy.Rules, policy.Rules)
+	rules, inactive := !maps.Equal(g.policy.Rules, policy.Rules), g.policy.Inactive
 	g.policy, g.reservations.policy, g.preemption.policy = policy, policy.Backfill, policy.Preemption
 	g.queue.order, g.queue.youngest, g.queue.aging = order, order.Youngest(), aging
 	g.search.strategy, g.search.wholeDevices = strategy, policy.WholeDevices
@@ -111,6 +114,9 @@ func (c *Cluster) SetGroup(policy Group) error {
 			c.describe(a, a.facts, policy.Rules)
 		}
 		g.uncounted = true
+	}
+	if old != nil && inactive != policy.Inactive {
+		c.rebuildLevels() // what waits in a group that starts nothing keeps nothing from others
 	}
 	g.queue.agedTo = g.queue.agingStep(g.queue.now)
 	g.queue.byShare = order.Compare(&ownerShares{}, &ownerShares{Dominant: 1}) != 0

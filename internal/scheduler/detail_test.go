@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/fairshare"
 )
 
 // TestPositionsInALongQueue: sessions of one kind join and leave a long queue in any order; their positions are those of a sorted list.
@@ -124,19 +125,19 @@ func TestShareOptionsAndWeights(t *testing.T) {
 		{"resource_weights": map[string]any{"cpu": -1.0}}, {"resource_weights": map[string]any{"cpu": "x"}},
 		{"resource_weights": map[string]any{"cpu": 2e6}}, {"other": 1.0},
 	} {
-		_, err := scheduler.ParseDecay(bad)
+		_, err := fairshare.Parse(bad)
 		require.True(t, fault.Is(err, fault.Invalid), "%v", bad)
 	}
-	d, err := scheduler.ParseDecay(map[string]any{"ageing_seconds": 60.0, "default_weight": 4.0, "resource_weights": nil})
+	d, err := fairshare.Parse(map[string]any{"ageing_seconds": 60.0, "default_weight": 4.0, "resource_weights": nil})
 	require.NoError(t, err)
 	day := 24 * time.Hour
 	require.Equal(
 		t,
-		scheduler.Decay{HalfLife: 7 * day, Lookback: 28 * day, Unit: day, Weight: 4, Resources: map[cluster.SlotName]float64{}},
+		fairshare.Decay{HalfLife: 7 * day, Lookback: 28 * day, Unit: day, Weight: 4, Resources: map[cluster.SlotName]float64{}},
 		d,
 	)
-	full := func(slot cluster.SlotName, amount float64, at time.Time) []scheduler.Bucket {
-		return []scheduler.Bucket{{Start: at, Used: map[cluster.SlotName]float64{slot: amount * 28 * day.Seconds()}}}
+	full := func(slot cluster.SlotName, amount float64, at time.Time) []fairshare.Bucket {
+		return []fairshare.Bucket{{Start: at, Used: map[cluster.SlotName]float64{slot: amount * 28 * day.Seconds()}}}
 	}
 	capacity := cluster.Slots{cluster.SlotCPU: 4000, cluster.SlotMem: 8000, "cuda.device": 2000, "gone.device": 0}
 	all := 1 + 0.001 + 10

@@ -37,7 +37,7 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 	}()
 	b := &band{owner: g.fairness.ownerOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
 	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), dependency: s.Waiting,
-		lane: &lane{band: b, kind: k}}
+		lane: &lane{band: b, kind: k, entitled: b.owner.isEntitled(k)}}
 	for i := range s.Kernels {
 		if i == 0 {
 			w.kernel = s.Kernels[0].ID
@@ -46,7 +46,7 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 		}
 	}
 	d := Decision{Session: s.ID}
-	if w.starts <= g.queue.now && w.dependency == "" && !g.policy.Inactive && b.owner.account.over(k) == nil {
+	if w.starts <= g.queue.now && w.dependency == "" && !g.policy.Inactive && b.owner.over(k) == nil {
 		cursor := g.search.cursor
 		if holds, why, _ := g.place(w, false); why == mayStart {
 			for _, h := range holds {
@@ -89,7 +89,7 @@ func (c *Cluster) Queue(name string) Depth {
 			}
 		case limited:
 			r := WaitsForQuota
-			if o := l.band.owner.account.over(l.kind); o != nil && o.slot < 0 {
+			if o := l.band.owner.over(l.kind); o != nil && o.slot < 0 {
 				r = WaitsForConcurrency
 			}
 			count(r, l.list.n)
@@ -121,7 +121,7 @@ func (g *group) explain(w *waiting) *Explanation {
 	if c := g.reservations.claimOf(w); c != nil && len(c.victims) > 0 {
 		return claimed(c)
 	}
-	if o := w.lane.band.owner.account.over(k); o != nil {
+	if o := w.lane.band.owner.over(k); o != nil {
 		return o.explain(g.cluster, k)
 	}
 	return g.explainRoom(w)

@@ -6,6 +6,7 @@ import "berth.dev/berth/internal/cluster"
 //
 // Invariant: the Dominant of every owner is the dominant share of its usage.
 type fairness struct {
+	group    *group           // whose it is
 	capacity []cluster.Amount // of all agents, by slot number
 	decayed  map[Scope]float64
 	owners   map[*account]*groupOwner
@@ -17,9 +18,9 @@ type fairness struct {
 func (f *fairness) ownerOf(a *account) *groupOwner {
 	p := f.owners[a]
 	if p == nil {
-		p = &groupOwner{account: a, ownerShares: ownerShares{Owner: a.owner}, usage: f.usageOf(a.owner)}
+		p = &groupOwner{group: f.group, account: a, ownerShares: ownerShares{Owner: a.owner}, usage: f.usageOf(a.owner)}
 		p.usage.owners = append(p.usage.owners, p)
-		p.Domain, p.Project, p.User = f.sharesOf(a.owner)
+		f.place(p)
 		p.Dominant = f.dominant(p.usage)
 		f.owners[a] = p
 	}
@@ -40,10 +41,23 @@ func (f *fairness) usageOf(o Owner) *usage {
 	return u
 }
 
-// sharesOf are the decayed shares of an owner.
-func (f *fairness) sharesOf(o Owner) (domain, project, user float64) {
+// noteShares takes over the decayed shares of an owner. A user has a share of their own in a project where they have a weight there.
+func (f *fairness) noteShares(p *groupOwner) {
+	o := p.Owner
 	of := func(kind ScopeKind, id string) float64 { return f.decayed[Scope{kind, id}] }
-	return of(ScopeDomain, o.Domain), of(ScopeProject, string(o.Project)), of(ScopeUser, string(o.User))
+	p.Domain, p.Project, p.User = of(ScopeDomain, o.Domain), of(ScopeProject, string(o.Project)), of(ScopeUser, string(o.User))
+	p.Line = nil
+	tree := f.group.cluster.tree
+	if tree == nil {
+		return
+	}
+	if v, weighed := f.decayed[MemberScope(o.Project, o.User)]; weighed {
+		p.User = v
+	}
+	for _, above := range tree.Above(o.Project) {
+		p.Line = append(p.Line, of(ScopeProject, string(above)))
+	}
+	p.Line = append(p.Line, p.Project, p.User)
 }
 
 // dominant is a dominant share: the largest part, over slots, of the group's capacity that is held.

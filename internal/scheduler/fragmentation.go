@@ -3,6 +3,7 @@ package scheduler
 import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler/option"
 	"berth.dev/berth/internal/scheduler/packing"
 )
 
@@ -31,7 +32,7 @@ const (
 	memory = 1 << 15
 )
 
-func newLeastFragmentation(o *optionReader) (strategy, error) {
+func newLeastFragmentation(o *option.Reader) (strategy, error) {
 	l := &leastFragmentation{models: map[int32]uint8{}}
 	l.workload.HalfLife = o.Number("memory", memory, 16, 1e9)
 	p, err := packing.New(&l.workload, packing.Options{

@@ -66,6 +66,7 @@ func (c *Cluster) group(name string) *group {
 			cluster: c, policy: Group{Name: name}, queue: q, search: s, fairness: f, reservations: rs,
 			preemption: &preemption{queue: q, search: s, fairness: f, reservations: rs},
 		}
+		f.group = g
 		c.groups[name] = g
 	}
 	return g
@@ -178,6 +179,7 @@ func (g *group) withdraw(w *waiting) {
 	g.queue.pending--
 	if l.refs--; l.refs == 0 {
 		delete(g.queue.lanes, laneKey{l.band, l.kind})
+		l.unregister()
 		p := l.band.owner
 		last := p.lanes[len(p.lanes)-1]
 		p.lanes[l.nth], last.nth = last, l.nth
@@ -247,6 +249,7 @@ func (g *group) charge(r *running, sign int) {
 	if r.private {
 		return
 	}
+	g.chargeLevels(r, sign)
 	u := g.fairness.usageOf(r.account.owner)
 	u.used = addTo(u.used, r.sum, cluster.Amount(sign))
 	share := g.fairness.dominant(u)

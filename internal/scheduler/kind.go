@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 // request is what one kernel asks for.
@@ -37,7 +38,8 @@ type kind struct {
 	refs    int
 	units   []unit // the largest first
 	kernels int
-	sum     []want // of all kernels, by slot number
+	sum     []want      // of all kernels, by slot number
+	asks    []quota.Ask // the same by name
 
 	session Session // the first of the kind, without the fields that are not part of the key
 	private bool
@@ -160,7 +162,7 @@ func (c *Cluster) newKind(key string, s *Session) *kind {
 			total[slot] += v
 		}
 	}
-	k.sum = c.wantsOf(nil, total)
+	k.sum, k.asks = c.wantsOf(nil, total), quota.Asks(total)
 	order := bySize(s.Kernels)
 	if s.SingleNode && len(order) > 1 {
 		k.units = []unit{{c.shapeOf(s, order), order}}

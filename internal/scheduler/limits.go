@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 // scope is an owner with a quota (a keypair, user, project or domain) and what its live sessions hold in all groups.
@@ -79,7 +80,7 @@ func (c *Cluster) wakeLoosened() {
 		s.loosened = false
 		for _, l := range slices.SortedFunc(maps.Keys(s.lanes), byLane) {
 			g := l.band.group
-			if o := l.band.owner.account.over(l.kind); o == nil || o.scope != s {
+			if o := l.band.owner.over(l.kind); o == nil || o.scope != s {
 				g.queue.unlimit(l)
 			}
 		}
@@ -94,6 +95,7 @@ type excess struct {
 	used  cluster.Amount
 	limit cluster.Amount
 	asked cluster.Amount
+	level *quota.Excess // where it is one of the tree
 }
 
 // over finds a quota that one more session of a kind would exceed, nil when there is none. Only slots that the session asks for count.
@@ -103,12 +105,12 @@ func (a *account) over(k *kind) *excess {
 			continue
 		}
 		if k.private {
-			if n := s.private; s.quota.Private >= 0 && n >= s.quota.Private {
+			if n := s.private; s.quota.Private >= 0 && Exceeds(cluster.Amount(s.quota.Private), cluster.Amount(n), 1) {
 				return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Private)}
 			}
 			continue
 		}
-		if n := s.sessions; s.quota.Sessions >= 0 && n >= s.quota.Sessions {
+		if n := s.sessions; s.quota.Sessions >= 0 && Exceeds(cluster.Amount(s.quota.Sessions), cluster.Amount(n), 1) {
 			return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Sessions)}
 		}
 		for _, w := range k.sum {
@@ -120,7 +122,7 @@ func (a *account) over(k *kind) *excess {
 				if int(l.slot) < len(s.used) {
 					used = s.used[l.slot]
 				}
-				if used+w.amount > l.amount {
+				if Exceeds(l.amount, used, w.amount) {
 					return &excess{scope: s, slot: l.slot, used: used, limit: l.amount, asked: w.amount}
 				}
 			}
@@ -131,6 +133,9 @@ func (a *account) over(k *kind) *excess {
 
 // explain puts an excess into words.
 func (o *excess) explain(c *Cluster, k *kind) *Explanation {
+	if o.level != nil {
+		return explainLevel(o.level)
+	}
 	who := o.scope.quota.Name
 	if who == "" {
 		who = o.scope.key.ID
@@ -151,14 +156,14 @@ func (o *excess) explain(c *Cluster, k *kind) *Explanation {
 	e := &Explanation{
 		Reason: WaitsForQuota,
 		Text: fmt.Sprintf("%s uses %s of its quota of %s, and it asks for %s", who,
-			amountText(slot, o.used), amountText(slot, o.limit), amountText(slot, o.asked)),
+			slot.Text(o.used), slot.Text(o.limit), slot.Text(o.asked)),
 		Shortfall: cluster.Slots{slot: o.used + o.asked - o.limit},
 	}
 	if left := o.limit - o.used; left > 0 && k.kernels == 1 {
-		e.Remedies = append(e.Remedies, "ask for "+amountText(slot, left)+" at most")
+		e.Remedies = append(e.Remedies, "ask for "+slot.Text(left)+" at most")
 	}
 	if o.asked <= o.limit {
-		e.Remedies = append(e.Remedies, "end sessions of "+who+" that use "+amountText(slot, o.used+o.asked-o.limit))
+		e.Remedies = append(e.Remedies, "end sessions of "+who+" that use "+slot.Text(o.used+o.asked-o.limit))
 	} else {
 		e.Text += ", more than the whole quota"
 	}

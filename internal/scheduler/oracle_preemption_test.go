@@ -49,7 +49,8 @@ func (o *oracle) mayEnd(r *scheduler.Running, s *scheduler.Session) bool {
 	p := o.group.Preemption
 	named := func(c *keptPlace) bool { return slices.Contains(c.victims, r.ID) }
 	switch {
-	case !r.Preemptible || r.Private || level(&r.Session) >= level(s) || slices.ContainsFunc(o.claims, named):
+	case !r.Preemptible || r.Private || level(&r.Session) >= level(s) && !(o.isEntitled(s) && o.borrows(r)) ||
+		slices.ContainsFunc(o.claims, named):
 		return false
 	case p.VictimScope == "project" && r.Owner.Project != s.Owner.Project:
 		return false

@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 // The oracle decides about one resource group the slow way. It follows the section "The rules of a pass" of docs/scheduling.md,
@@ -30,6 +31,7 @@ type oracle struct {
 	running []scheduler.Running
 	quotas  map[scheduler.Scope]scheduler.Quota
 	shares  map[scheduler.Scope]float64
+	tree    quota.Facts
 
 	// What one pass leaves to the next.
 	claims []*keptPlace
@@ -335,6 +337,9 @@ func (o *oracle) rank(s *scheduler.Session) int64 {
 // comesBefore is the order of the queue.
 func (o *oracle) comesBefore(a, b *scheduler.Session) bool {
 	c := cmp.Compare(o.rank(b), o.rank(a))
+	if x, y := o.isEntitled(a), o.isEntitled(b); x != y {
+		return x
+	}
 	switch o.group.Order {
 	case "drf":
 		c = cmp.Or(c, cmp.Compare(o.dominantShare(a.Owner), o.dominantShare(b.Owner)))
@@ -343,8 +348,7 @@ func (o *oracle) comesBefore(a, b *scheduler.Session) bool {
 			return o.shares[scheduler.Scope{Kind: kind, ID: id}]
 		}
 		c = cmp.Or(c, cmp.Compare(share(a, scheduler.ScopeDomain, a.Owner.Domain), share(b, scheduler.ScopeDomain, b.Owner.Domain)),
-			cmp.Compare(share(a, scheduler.ScopeProject, string(a.Owner.Project)), share(b, scheduler.ScopeProject, string(b.Owner.Project))),
-			cmp.Compare(share(a, scheduler.ScopeUser, string(a.Owner.User)), share(b, scheduler.ScopeUser, string(b.Owner.User))))
+			slices.Compare(o.shareLine(a.Owner), o.shareLine(b.Owner)))
 	}
 	age := cmp.Or(a.EnqueuedAt.Compare(b.EnqueuedAt), cmp.Compare(a.ID, b.ID))
 	if o.group.Order == "lifo" {
@@ -419,6 +423,9 @@ func (o *oracle) overLimit(s *scheduler.Session) scheduler.Reason {
 				return scheduler.WaitsForQuota
 			}
 		}
+	}
+	if !s.Private && o.overTree(s) {
+		return scheduler.WaitsForQuota
 	}
 	return ""
 }

@@ -60,6 +60,8 @@ const (
 	everything focus = iota
 	victims          // preemption between many preemptible sessions
 	gangs            // sessions of several kernels, accelerators, and no declared ends
+	levels           // hierarchical quotas
+	focuses          // how many there are
 )
 
 func (w *trial) chance(percent int) bool { return w.r.IntN(100) < percent }
@@ -151,6 +153,12 @@ func (w *trial) owner() scheduler.Owner {
 		User:      cluster.UserID(user),
 		Project:   cluster.ProjectID(one(w, "p", "q")),
 		Domain:    one(w, "d", "d", "e"),
+	}
+	if w.focus == levels {
+		o.Project, o.Domain = cluster.ProjectID(one(w, "p", "q", "s", "s", "t")), "d"
+		if o.Project == "q" && w.chance(50) {
+			o.Project, o.Domain = "r", "e"
+		}
 	}
 	if w.chance(3) {
 		o.User = ""
@@ -286,10 +294,17 @@ func (w *trial) change() {
 		w.setAgent(cluster.AgentID(fmt.Sprintf("a%d", w.r.IntN(4))))
 	case 1:
 		w.setQuota()
+		if w.focus == levels {
+			w.setTree()
+		}
 	case 2:
 		scope := scheduler.Scope{
 			Kind: one(w, scheduler.ScopeUser, scheduler.ScopeProject, scheduler.ScopeDomain),
 			ID:   one(w, "ada", "bob", "p", "d"),
+		}
+		if w.focus == levels && w.chance(50) {
+			scope = one(w, scheduler.Scope{Kind: scheduler.ScopeProject, ID: "s"}, scheduler.Scope{Kind: scheduler.ScopeProject, ID: "t"},
+				scheduler.MemberScope("s", "ada"))
 		}
 		w.o.shares[scope] = float64(w.r.IntN(3))
 		w.c.SetShare("g", scope, w.o.shares[scope])
@@ -562,7 +577,7 @@ func (f *failure) FailNow()                          { panic(f) }
 
 func oracleTrial(t *testing.T, seed uint64) (ok bool) {
 	f := &failure{}
-	w := &trial{t: f, r: rand.New(rand.NewPCG(seed, 0)), c: scheduler.NewCluster(), focus: focus(seed % 3)}
+	w := &trial{t: f, r: rand.New(rand.NewPCG(seed, 0)), c: scheduler.NewCluster(), focus: focus(seed % uint64(focuses))}
 	defer func() {
 		if p := recover(); p != nil {
 			if p != any(f) {
@@ -579,6 +594,9 @@ func oracleTrial(t *testing.T, seed uint64) (ok bool) {
 	require.NoError(f, w.c.SetGroup(w.o.group))
 	for i := range one(w, 1, 1, 2, 3, 4) {
 		w.setAgent(cluster.AgentID(fmt.Sprintf("a%d", i)))
+	}
+	if w.focus == levels {
+		w.setTree()
 	}
 	for range 2 + w.r.IntN(4) {
 		w.enqueueAlike()
@@ -616,6 +634,7 @@ func (w *trial) comparePlan() {
 		Running: slices.Clone(w.o.running),
 		Pending: slices.Clone(w.o.waiting),
 		Quotas:  maps.Clone(w.o.quotas),
+		Tree:    w.o.tree,
 		Shares:  maps.Clone(w.o.shares),
 	}
 	got, err := scheduler.Plan(s)

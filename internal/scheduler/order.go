@@ -2,14 +2,13 @@ package scheduler
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/scheduler/fairshare"
+	"berth.dev/berth/internal/scheduler/option"
 )
 
 const (
@@ -26,6 +25,8 @@ type ownerShares struct {
 	Dominant float64
 	// Domain, Project and User are the decayed uses that SetShare told; 0 for one who never used anything.
 	Domain, Project, User float64
+	// Line is the same from the topmost project down to the user, where there is a tree of quotas or projects lie in projects; else nil.
+	Line []float64
 }
 
 // ordering is an order policy: it decides between owners whose sessions have equal priority. Sessions of one owner, and of owners that
@@ -41,16 +42,16 @@ type ordering interface {
 // orderKind is a registered order policy.
 type orderKind struct {
 	name string
-	make func(*optionReader) ordering
+	make func(*option.Reader) ordering
 }
 
 // orders lists the order policies, the default first.
 var orders = []orderKind{
-	{"fifo", func(*optionReader) ordering { return byAge{} }},
-	{"lifo", func(*optionReader) ordering { return byAge{youngest: true} }},
-	{"drf", func(*optionReader) ordering { return dominant{} }},
-	{"fair-share", func(o *optionReader) ordering {
-		parseDecay(o)
+	{"fifo", func(*option.Reader) ordering { return byAge{} }},
+	{"lifo", func(*option.Reader) ordering { return byAge{youngest: true} }},
+	{"drf", func(*option.Reader) ordering { return dominant{} }},
+	{"fair-share", func(o *option.Reader) ordering {
+		fairshare.Read(o)
 		return fairShare{}
 	}},
 }
@@ -74,7 +75,7 @@ func newOrder(name string, options map[string]any) (order ordering, aging time.D
 		if k.name != name {
 			continue
 		}
-		o := &optionReader{of: "the scheduler " + name, values: options}
+		o := &option.Reader{Of: "the scheduler " + name, Values: options}
 		aging = time.Duration(o.Number("ageing_seconds", 0, 0, 1e9) * float64(time.Second))
 		order = k.make(o)
 		err = o.Done()
@@ -85,165 +86,6 @@ func newOrder(name string, options map[string]any) (order ordering, aging time.D
 		return order, aging, err
 	}
 	return nil, 0, fault.Invalidf("the scheduler %q does not exist", name).WithNext("use one of %s", strings.Join(Orders(), ", "))
-}
-
-// optionReader reads a policy's options. A reader asks for each by name; Done refuses those that
-// nobody asked for.
-type optionReader struct {
-	of     string
-	values map[string]any
-	read   []string
-	err    error
-}
-
-// Number reads a number between low and high; absent gives the default.
-func (o *optionReader) Number(name string, otherwise, low, high float64) float64 {
-	o.read = append(o.read, name)
-	v, ok := o.values[name]
-	if !ok || v == nil {
-		return otherwise
-	}
-	n, ok := number(v)
-	if !ok || math.IsNaN(n) || n < low || n > high {
-		o.fail(name, "must be a number from %v to %v", low, high)
-		return otherwise
-	}
-	return n
-}
-
-// Weights reads a table of numbers between 0 and high.
-func (o *optionReader) Weights(name string, high float64) map[string]float64 {
-	o.read = append(o.read, name)
-	v, ok := o.values[name]
-	if !ok || v == nil {
-		return nil
-	}
-	table, ok := v.(map[string]any)
-	out := make(map[string]float64, len(table))
-	for k, x := range table {
-		n, isNumber := number(x)
-		ok = ok && isNumber && n >= 0 && n <= high
-		out[k] = n
-	}
-	if !ok {
-		o.fail(name, "must be a table of numbers from 0 to %v", high)
-		return nil
-	}
-	return out
-}
-
-// Text reads one of several words; absent gives the first.
-func (o *optionReader) Text(name string, words ...string) string {
-	o.read = append(o.read, name)
-	v, ok := o.values[name]
-	if !ok || v == nil {
-		return words[0]
-	}
-	s, ok := v.(string)
-	if !ok || !slices.Contains(words, s) {
-		o.fail(name, "must be one of %s", strings.Join(words, ", "))
-		return words[0]
-	}
-	return s
-}
-
-// Flag reads a boolean.
-func (o *optionReader) Flag(name string, otherwise bool) bool {
-	o.read = append(o.read, name)
-	v, ok := o.values[name]
-	if !ok || v == nil {
-		return otherwise
-	}
-	b, ok := v.(bool)
-	if !ok {
-		o.fail(name, "must be true or false")
-		return otherwise
-	}
-	return b
-}
-
-// text reads any text.
-func (o *optionReader) text(name string) string {
-	o.read = append(o.read, name)
-	v, ok := o.values[name]
-	if !ok || v == nil {
-		return ""
-	}
-	s, ok := v.(string)
-	if !ok {
-		o.fail(name, "must be a text")
-	}
-	return s
-}
-
-// words reads a list of texts.
-func (o *optionReader) words(name string) []string {
-	o.read = append(o.read, name)
-	v, ok := o.values[name]
-	if !ok || v == nil {
-		return nil
-	}
-	if list, ok := v.([]string); ok {
-		return list
-	}
-	list, ok := v.([]any)
-	var out []string
-	for _, x := range list {
-		s, isText := x.(string)
-		ok = ok && isText
-		out = append(out, s)
-	}
-	if !ok {
-		o.fail(name, "must be a list of texts")
-	}
-	return out
-}
-
-// table reads options within options.
-func (o *optionReader) table(name string) map[string]any {
-	o.read = append(o.read, name)
-	v, ok := o.values[name]
-	if !ok || v == nil {
-		return nil
-	}
-	t, ok := v.(map[string]any)
-	if !ok {
-		o.fail(name, "must be a table")
-	}
-	return t
-}
-
-func (o *optionReader) fail(name, format string, args ...any) {
-	if o.err == nil {
-		o.err = fault.Invalidf("%s: option %s %s", o.of, name, fmt.Sprintf(format, args...)).
-			WithNext("correct %s or leave it out", name)
-	}
-}
-
-// Done is the first error, or Invalid for an option that was not read.
-func (o *optionReader) Done() error {
-	if o.err != nil {
-		return o.err
-	}
-	for _, name := range slices.Sorted(maps.Keys(o.values)) {
-		if !slices.Contains(o.read, name) {
-			known := slices.Sorted(slices.Values(o.read))
-			return fault.Invalidf("%s has no option %q", o.of, name).WithNext("use one of %s", strings.Join(known, ", "))
-		}
-	}
-	return nil
-}
-
-func number(v any) (float64, bool) {
-	switch n := v.(type) {
-	case float64:
-		return n, true
-	case int:
-		return float64(n), true
-	case int64:
-		return float64(n), true
-	}
-	return 0, false
 }
 
 // byAge treats all owners alike.
@@ -258,10 +100,13 @@ type dominant struct{}
 func (dominant) Compare(a, b *ownerShares) int { return cmp.Compare(a.Dominant, b.Dominant) }
 func (dominant) Youngest() bool                { return false }
 
-// fairShare lets those go first who used least, by domain, then project, then user.
+// fairShare lets those go first who used least, by domain, then project, then what lies in it, down to the user.
 type fairShare struct{}
 
 func (fairShare) Compare(a, b *ownerShares) int {
+	if a.Line != nil && b.Line != nil {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), slices.Compare(a.Line, b.Line))
+	}
 	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Project, b.Project), cmp.Compare(a.User, b.User))
 }
 

@@ -49,7 +49,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 			continue
 		}
 		g.search.steps++
-		if o := l.band.owner.account.over(l.kind); o != nil {
+		if o := l.band.owner.over(l.kind); o != nil {
 			g.reservations.notReserved(w)
 			g.queue.limit(l, o.scope)
 			continue
@@ -80,6 +80,7 @@ func (g *group) begin(now time.Time) {
 		g.queue.pass++
 	}
 	g.forgetProbes()
+	g.preemption.borrowed = nil // other groups may have started and ended sessions
 	g.sync()
 	for len(g.queue.future) > 0 && g.queue.future[0].starts <= g.queue.now {
 		w := heap.Pop((*byStart)(&g.queue.future)).(*waiting)
@@ -91,7 +92,7 @@ func (g *group) begin(now time.Time) {
 	}
 	if g.fairness.changed {
 		for _, p := range g.fairness.owners {
-			p.Domain, p.Project, p.User = g.fairness.sharesOf(p.Owner)
+			g.fairness.noteShares(p)
 		}
 	}
 	if aged := g.queue.agingStep(g.queue.now); g.fairness.changed || g.queue.aging > 0 && g.queue.agedTo != aged {

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -55,7 +54,7 @@ func Plan(s Snapshot) ([]Decision, error) {
 		k := w.lane.kind
 		// Sessions of a kind have one explanation, apart from those with an estimate of their own or over a limit.
 		alike := w.queued && positions[w.id] > len(g.reservations.reserved)+1 && g.reservations.reservationOf(w) == nil &&
-			w.lane.band.owner.account.over(k) == nil
+			w.lane.band.owner.over(k) == nil
 		if alike && known[k] != nil {
 			e = known[k].clone()
 		} else {
@@ -75,6 +74,7 @@ func (c *Cluster) Fill(s Snapshot) error {
 	if err := c.SetGroup(s.Group); err != nil {
 		return err
 	}
+	c.SetTree(s.Tree)
 	name := s.Group.Name
 	c.group(name).queue.now = nanos(s.Now)
 	for i := range s.Agents {
@@ -114,29 +114,13 @@ func describe(slots cluster.Slots) string {
 	var parts []string
 	for _, slot := range slots.Names() {
 		if v := slots[slot]; v != 0 {
-			parts = append(parts, amountText(slot, v))
+			parts = append(parts, slot.Text(v))
 		}
 	}
 	if len(parts) == 0 {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
-}
-
-func amountText(slot cluster.SlotName, v cluster.Amount) string {
-	if slot != cluster.SlotMem {
-		return v.String() + " " + string(slot)
-	}
-	n := v.Units()
-	for _, u := range []struct {
-		size int64
-		name string
-	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if n >= u.size {
-			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/float64(u.size)), ".0") + " " + u.name + " " + string(slot)
-		}
-	}
-	return fmt.Sprintf("%d bytes %s", n, slot)
 }
 
 func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }

@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler/option"
 )
 
 // Group is the policy of one resource group. The zero policy is fifo, pack, backfill on and
@@ -73,39 +74,39 @@ type Preemption struct {
 // when they change the order.
 func ParseGroup(name, order string, opts map[string]any) (Group, error) {
 	g := Group{Name: name, Order: order}
-	o := &optionReader{of: "scheduler_opts", values: opts}
-	seconds := func(o *optionReader, name string) time.Duration {
+	o := &option.Reader{Of: "scheduler_opts", Values: opts}
+	seconds := func(o *option.Reader, name string) time.Duration {
 		return time.Duration(o.Number(name, 0, 0, 1e9) * float64(time.Second))
 	}
 	g.PendingTimeout = seconds(o, "pending_timeout")
 	g.WholeDevices = !o.Flag("allow_fractional_resource_fragmentation", true)
 	o.Flag("enforce_spreading_endpoint_replica", false)
-	o.read = append(o.read, "route_cleanup_target_statuses")
-	for _, t := range o.words("allowed_session_types") {
+	o.Ignore("route_cleanup_target_statuses")
+	for _, t := range o.List("allowed_session_types") {
 		g.Types = append(g.Types, cluster.SessionType(t))
 	}
-	g.OrderOptions, g.PlacementOptions = o.table("config"), o.table("agent_selector_config")
-	strategy := o.text("agent_selection_strategy")
+	g.OrderOptions, g.PlacementOptions = o.Table("config"), o.Table("agent_selector_config")
+	strategy := o.Plain("agent_selection_strategy")
 	for _, k := range placements {
 		if strategy == k.wire || strategy == k.name || strategy == "legacy" && k.name == "spread" {
 			g.Placement = k.name
 		}
 	}
 	if strategy != "" && g.Placement == "" {
-		o.fail("agent_selection_strategy", "is %q, which does not exist; use one of %s", strategy, strings.Join(Placements(), ", "))
+		o.Fail("agent_selection_strategy", "is %q, which does not exist; use one of %s", strategy, strings.Join(Placements(), ", "))
 	}
-	p := &optionReader{of: "scheduler_opts.preemption", values: o.table("preemption")}
+	p := &option.Reader{Of: "scheduler_opts.preemption", Values: o.Table("preemption")}
 	g.Preemption = Preemption{
 		Enabled: p.Flag("enabled", false), MinRuntime: seconds(p, "preemption_min_runtime"),
 		VictimScope: p.Text("victim_scope", victimScopes...), Order: p.Text("order", victimOrders...),
 		Reschedule: p.Text("mode", "terminate", "reschedule") == "reschedule",
 	}
 	p.Number("preemptible_priority", 0, 0, maxPriority)
-	b := &optionReader{of: "scheduler_opts.backfill", values: o.table("backfill")}
+	b := &option.Reader{Of: "scheduler_opts.backfill", Values: o.Table("backfill")}
 	g.Backfill = Backfill{
 		Disabled: !b.Flag("enabled", true), PassedOver: seconds(b, "passed_over_seconds"), Reservations: int(b.Number("reservations", 0, 0, 16)),
 	}
-	for _, x := range []*optionReader{o, p, b} {
+	for _, x := range []*option.Reader{o, p, b} {
 		if err := x.Done(); err != nil {
 			return Group{}, err
 		}
@@ -128,12 +129,12 @@ func withoutForeign(order string, options map[string]any) map[string]any {
 	foreign := slices.Clone(foreignOptions)
 	var own []string
 	for _, k := range orders {
-		o := &optionReader{}
+		o := &option.Reader{}
 		k.make(o)
 		if k.name == order {
-			own = o.read
+			own = o.Read
 		}
-		foreign = append(foreign, o.read...)
+		foreign = append(foreign, o.Read...)
 	}
 	out := maps.Clone(options)
 	for _, name := range foreign {

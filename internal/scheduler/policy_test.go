@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/fairshare"
 )
 
 // owned is a session of a user with one kernel.
@@ -78,14 +79,14 @@ func TestFairShareAndAgeing(t *testing.T) {
 
 func TestDecayedShare(t *testing.T) {
 	t.Parallel()
-	d, err := scheduler.ParseDecay(map[string]any{"half_life_days": 1.0, "lookback_days": 2.0, "resource_weights": map[string]any{"mem": 0.0}})
+	d, err := fairshare.Parse(map[string]any{"half_life_days": 1.0, "lookback_days": 2.0, "resource_weights": map[string]any{"mem": 0.0}})
 	require.NoError(t, err)
 	day := 24 * time.Hour
 	all := map[cluster.SlotName]float64{cluster.SlotCPU: 4000 * day.Seconds()}
-	share := d.Share(now, ask(4, 8), []scheduler.Bucket{{Start: now.Add(-day), Used: all}}, 1)
+	share := d.Share(now, ask(4, 8), []fairshare.Bucket{{Start: now.Add(-day), Used: all}}, 1)
 	require.InDelta(t, 0.25, share, 1e-9, "one full day of two, half of it decayed")
-	require.InDelta(t, 0.125, d.Share(now, ask(4, 8), []scheduler.Bucket{{Start: now.Add(-day), Used: all}}, 2), 1e-9)
-	require.Zero(t, d.Share(now, ask(4, 8), []scheduler.Bucket{{Start: now.Add(-5 * day), Used: all}}, 1))
+	require.InDelta(t, 0.125, d.Share(now, ask(4, 8), []fairshare.Bucket{{Start: now.Add(-day), Used: all}}, 2), 1e-9)
+	require.Zero(t, d.Share(now, ask(4, 8), []fairshare.Bucket{{Start: now.Add(-5 * day), Used: all}}, 1))
 }
 
 func TestParseGroup(t *testing.T) {

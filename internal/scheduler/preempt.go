@@ -25,6 +25,10 @@ type preemption struct {
 	nextRipe    int64          // when a session that was too young becomes a possible victim; 0: none was
 	preemptible [maxPriority + 1]int
 
+	// borrowed is what Cluster.borrowed says at borrowedAt, in queue.events.
+	borrowed   map[*running]bool
+	borrowedAt uint64
+
 	cleared freeVector // scratch
 }
 
@@ -87,7 +91,7 @@ func (pr *preemption) searchFor(t *kindQueue) {
 		return
 	}
 	for _, l := range t.firstLanes(maxKindSearches) {
-		if pr.anyBelow(l.band.priority) && len(pr.searches) < maxSearches {
+		if (pr.anyBelow(l.band.priority) || l.entitled && pr.anyBelow(maxPriority+1)) && len(pr.searches) < maxSearches {
 			pr.searches = append(pr.searches, victimSearch{lane: l})
 		}
 	}
@@ -115,7 +119,7 @@ func (pr *preemption) searchNext(i int, decisions []Decision) []Decision {
 	if pr.reservations.claimOf(w) != nil {
 		return decisions
 	}
-	if o := x.lane.band.owner.account.over(x.lane.kind); o != nil {
+	if o := x.lane.band.owner.over(x.lane.kind); o != nil {
 		pr.reservations.notReserved(w)
 		pr.queue.limit(x.lane, o.scope)
 		x.done = maxLaneSearches
@@ -155,7 +159,8 @@ func (pr *preemption) anyBelow(priority int) bool {
 // old enough.
 func (pr *preemption) mayEnd(r *running, w *waiting) bool {
 	owner := w.lane.band.owner.Owner
-	if !r.preemptible || r.private || r.victimOf != nil || r.group.preemption != pr || r.priority >= w.lane.band.priority {
+	if !r.preemptible || r.private || r.victimOf != nil || r.group.preemption != pr ||
+		r.priority >= w.lane.band.priority && !(w.lane.entitled && pr.borrows(r)) {
 		return false
 	}
 	mine := true
@@ -177,6 +182,14 @@ func (pr *preemption) mayEnd(r *running, w *waiting) bool {
 		return false
 	}
 	return true
+}
+
+// borrows reports whether a live session stands beyond the guarantees of its levels.
+func (pr *preemption) borrows(r *running) bool {
+	if pr.borrowed == nil || pr.borrowedAt != pr.queue.events {
+		pr.borrowed, pr.borrowedAt = r.group.cluster.borrowed(), pr.queue.events
+	}
+	return pr.borrowed[r]
 }
 
 // ripeAt is when a session that is too young now may become a victim; 0: never.

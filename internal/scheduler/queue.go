@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 // queue is the waiting sessions of a group in their order.
@@ -162,10 +163,14 @@ func (l *ages) until(instant int64) int {
 // groupOwner is an owner in a resource group.
 type groupOwner struct {
 	ownerShares
+	group   *group
 	account *account
 	usage   *usage
 	bands   []*band
 	lanes   []*lane
+
+	levels   *quota.Chain // of the tree of quotas; nil: none
+	entitled int          // lanes that are
 }
 
 // band is an owner's waiting sessions of one priority.
@@ -192,6 +197,7 @@ type lane struct {
 	pos      int      // in turn.lanes
 	nth      int      // in party.lanes
 	refs     int      // sessions, also those that are not queued
+	entitled bool     // one more session of it stays within a guarantee
 }
 
 // standing says why a lane or a kind does not start, or that it may.
@@ -387,8 +393,14 @@ func (q *queue) rank(w *waiting) int {
 // ahead reports whether the head of a lane comes before that of another.
 func (q *queue) ahead(a, b *lane) bool { return q.before(a.head(q), b.head(q)) < 0 }
 
-// before is the order of the queue: priority, then the policy's order of owners, then age.
+// before is the order of the queue: who stays within a guarantee, priority, then the policy's order of owners, then age.
 func (q *queue) before(a, b *waiting) int {
+	if a.lane.entitled != b.lane.entitled {
+		if a.lane.entitled {
+			return -1
+		}
+		return 1
+	}
 	if c := q.rank(b) - q.rank(a); c != 0 {
 		return c
 	}
@@ -405,6 +417,7 @@ func (q *queue) enqueue(w *waiting) {
 	l := w.lane
 	w.queued = true
 	l.list.add(w)
+	l.want(1)
 	if q.kinds[l.kind].refused == blocked {
 		q.events++ // it may find victims
 	}
@@ -420,6 +433,7 @@ func (q *queue) enqueue(w *waiting) {
 func (q *queue) dequeue(w *waiting) {
 	l := w.lane
 	w.queued = false
+	l.want(-1)
 	last, first := l.list.n == 1, l.head(q) == w
 	if last && l.standing == mayStart {
 		q.kinds[l.kind].leave(l)
@@ -519,6 +533,7 @@ func (q *queue) laneOf(b *band, k *kind) *lane {
 		l = &lane{band: b, kind: k, standing: absent, nth: len(b.owner.lanes)}
 		q.lanes[key] = l
 		b.owner.lanes = append(b.owner.lanes, l)
+		l.register()
 		if q.kinds[k] == nil {
 			q.kinds[k] = &kindQueue{of: q, kind: k, heap: &q.ready, pos: -1, nth: -1}
 		}
@@ -532,6 +547,10 @@ func (q *queue) position(w *waiting) int {
 	rank, mine := q.rank(w), &w.lane.band.owner.ownerShares
 	for priority, bands := range q.bands {
 		for _, b := range bands {
+			if w.lane.entitled || b.owner.entitled > 0 {
+				n += q.aheadIn(b, w)
+				continue
+			}
 			before, equal := 0, b.all.n
 			switch {
 			case q.aging > 0:

@@ -85,7 +85,7 @@ func (rs *reservations) nextReserved() *lane {
 
 // reserveFor reserves a place for the head of a blocked lane.
 func (rs *reservations) reserveFor(l *lane) {
-	if o := l.band.owner.account.over(l.kind); o != nil {
+	if o := l.band.owner.over(l.kind); o != nil {
 		rs.notReserved(l.head(rs.queue))
 		rs.queue.limit(l, o.scope) // it could not start even if it had room
 		return

@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 // Snapshot is everything a pass may look at, for one resource group.
@@ -21,6 +22,8 @@ type Snapshot struct {
 	Pending []Session
 	// Quotas limit owners.
 	Quotas map[Scope]Quota
+	// Tree are the hierarchical quotas.
+	Tree quota.Facts
 	// Shares orders owners under fair-share; an owner without an entry has used nothing.
 	Shares map[Scope]float64
 }
@@ -132,7 +135,16 @@ const (
 	ScopeUser    ScopeKind = "user"
 	ScopeProject ScopeKind = "project"
 	ScopeDomain  ScopeKind = "domain"
+	// ScopeMember is a user in a project: ID is that of MemberScope.
+	ScopeMember ScopeKind = "member"
+	// ScopeLevel is a node of the tree of quotas: ID is its path.
+	ScopeLevel ScopeKind = "quota"
 )
+
+// MemberScope names a user in a project.
+func MemberScope(project cluster.ProjectID, user cluster.UserID) Scope {
+	return Scope{ScopeMember, string(project) + "/" + string(user)}
+}
 
 // Quota limits what an owner's live sessions hold together, in all resource groups.
 type Quota struct {

@@ -5,6 +5,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/scheduler/option"
 )
 
 // strategy is what differs between placement policies: it scores candidate agents. Preferences of the session (companions, agents that
@@ -111,14 +112,14 @@ func (roundRobin) Turns() bool       { return true }
 // placementKind is a registered placement policy. wire is its name in scheduler_opts.
 type placementKind struct {
 	name, wire string
-	make       func(*optionReader) (strategy, error)
+	make       func(*option.Reader) (strategy, error)
 }
 
 // placements lists the placement policies, the default first.
 var placements = []placementKind{
-	{"pack", "concentrated", func(*optionReader) (strategy, error) { return pack{}, nil }},
-	{"spread", "dispersed", func(*optionReader) (strategy, error) { return spread{}, nil }},
-	{"round-robin", "roundrobin", func(*optionReader) (strategy, error) { return roundRobin{}, nil }},
+	{"pack", "concentrated", func(*option.Reader) (strategy, error) { return pack{}, nil }},
+	{"spread", "dispersed", func(*option.Reader) (strategy, error) { return spread{}, nil }},
+	{"round-robin", "roundrobin", func(*option.Reader) (strategy, error) { return roundRobin{}, nil }},
 	{"least-fragmentation", "least-fragmentation", newLeastFragmentation},
 }
 
@@ -139,7 +140,7 @@ func newPlacement(name string, options map[string]any) (strategy, error) {
 		if k.name != name {
 			continue
 		}
-		o := &optionReader{of: "the placement policy " + name, values: options}
+		o := &option.Reader{Of: "the placement policy " + name, Values: options}
 		s, err := k.make(o)
 		if err == nil {
 			err = o.Done()

@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
@@ -95,9 +96,17 @@ func New(tb testing.TB, o Options) *Cluster {
 	if !o.NoAgents {
 		o.Agents = max(o.Agents, 1)
 	}
-	c := &Cluster{tb: tb, o: o, dir: platform.StateDir(tb.TempDir()), dsn: storetest.DSN(tb)}
+	c := &Cluster{tb: tb, o: o, dsn: storetest.DSN(tb)}
+	// Every container of every agent has its files here: on a disk they would cost more than all else.
+	dir, err := storetest.InMemory("berth-kit-")
+	c.check(err)
+	tb.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			tb.Errorf("remove the cluster's files: %v", err)
+		}
+	})
+	c.dir = platform.StateDir(dir)
 	c.Store = storetest.Open(tb, c.dsn)
-	var err error
 	c.images, err = image.New(image.Deps{Store: c.Store, IDs: tenancy.RandomIDs(rand.Reader), Log: c.log("images")})
 	c.check(err)
 	if o.Managers > 1 {
@@ -155,14 +164,23 @@ func (c *Cluster) check(err error) {
 func (c *Cluster) Until(what string, ok func() bool) {
 	c.tb.Helper()
 	deadline := time.Now().Add(Patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
+	// Most conditions ask the database: they are asked less often the longer it takes.
+	for pause := 2 * time.Millisecond; !ok(); pause = min(pause*3/2, 10*time.Millisecond) {
 		if time.Now().After(deadline) {
 			c.Dump()
 			c.tb.Fatalf("waited %s in vain until %s", Patience, what)
 		}
-		<-tick.C
+		time.Sleep(pause)
+	}
+}
+
+// UntilAll waits until a count has come to n. However many they are and however busy the machine is: it fails only when the count has
+// not risen for as long as its patience.
+func (c *Cluster) UntilAll(what string, n int, count func() int) {
+	c.tb.Helper()
+	for seen := count(); seen < n; {
+		before := seen
+		c.Until(fmt.Sprintf("more than %d of %d %s", before, n, what), func() bool { seen = count(); return seen > before })
 	}
 }
 
@@ -258,7 +276,7 @@ func (m *Manager) Start() {
 	c.tb.Helper()
 	cfg := c.managerConfig(m.id)
 	cfg.Listen, cfg.Agents.Listen = m.api, m.agents
-	deps := manager.Deps{Log: c.log(m.id)}
+	deps := manager.Deps{Log: c.log(m.id), PasswordCost: managertest.PasswordCost}
 	if c.etcd != nil {
 		deps.Etcd = c.etcd.Client()
 	}

@@ -25,6 +25,7 @@ import (
 // defaultTargets are the packages that must reach the threshold.
 var defaultTargets = []string{
 	"internal/scheduler",
+	"internal/scheduler/quota",
 	"internal/alloc",
 	"internal/cluster",
 	"internal/manager/authz",

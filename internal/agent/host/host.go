@@ -101,6 +101,14 @@ type Owner struct {
 // ReasonShared refuses a folder for a user number of the session's own; the session can have it as the user that sessions share.
 const ReasonShared = "user-number-shared"
 
+// The reasons of Withhold.
+const (
+	// ReasonHeld: programs of the container keep hold of a folder that was to be taken away (Conflict).
+	ReasonHeld = "folder-held"
+	// ReasonCannot: this host cannot change the mounts of containers that run (Invalid).
+	ReasonCannot = "mounts-unchangeable"
+)
+
 // Host keeps what kernels need outside of their containers. All methods may be called at the same time, and again after an
 // agent was killed in the middle of one. Errors are faults: Unavailable for what may come back (wait), Exhausted for a full
 // disk, NotFound and Invalid for folders that are not there or cannot be mounted.
@@ -133,6 +141,16 @@ type Host interface {
 	// Confine separates the processes of the session's user from the runner, which starts none before. Where that cannot be done the
 	// runner is told to go on without.
 	Confine(ctx context.Context, kernel cluster.KernelID, token string, c runtime.Observed) error
+	// Withhold takes folders out of a container that runs, or makes them read-only there. After it nobody in the container has them as
+	// before, whatever they had open: programs that use them are killed. It fails with ReasonHeld when that cannot be brought about, and
+	// with ReasonCannot where containers keep what they were started with. A folder that is not there, and a container that has ended,
+	// are no errors.
+	Withhold(ctx context.Context, c runtime.Observed, list []cluster.Withheld) error
+	// SetKeys tells the runner all SSH keys that may log in besides the session's own and those that its user added. What logged in with
+	// another key that the runner was told before ends. A runner that is too old for that is NotFound with run.ReasonTooOld.
+	SetKeys(ctx context.Context, kernel cluster.KernelID, token string, keys []string) error
+	// Notice shows a text on the terminals of a kernel.
+	Notice(ctx context.Context, kernel cluster.KernelID, token, text string) error
 	// Forget drops what is kept open to a runner that is gone.
 	Forget(kernel cluster.KernelID, generation int64)
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"syscall"
 	"time"
 
@@ -39,6 +40,7 @@ type kernel struct {
 	waits     string                  // what the step that is tried again waits for
 	note      string                  // what the owner should know of a kernel that runs
 	starved   bool                    // processes of it were killed for want of memory while it ran
+	stays     string                  // sum of rights that this host cannot take from a container
 	evicted   *eviction               // set by the agent, never taken back within its generation
 	unsaved   bool                    // the record is newer than the ledger, which could not be written
 	told      time.Time               // when the progress of a pull was last reported
@@ -83,6 +85,9 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 			if d.Spec == nil {
 				d.Spec = old.Spec
 			}
+			if d.AuthorizedKeys == nil {
+				d.AuthorizedKeys = old.AuthorizedKeys
+			}
 			if old.Stop && !d.Stop {
 				return
 			}
@@ -95,6 +100,9 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 	}
 	same := old != nil && old.Generation == d.Generation && old.Stop == d.Stop && old.Force == d.Force
 	if same {
+		if !slices.Equal(old.Withheld, d.Withheld) || !slices.Equal(old.AuthorizedKeys, d.AuthorizedKeys) {
+			n.poke(false)
+		}
 		return
 	}
 	if n.cancel != nil {
@@ -166,7 +174,7 @@ func (n *kernel) view(ctx context.Context) (view, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return view{desired: n.desired, absent: n.absent, record: n.record, container: n.container,
-		missing: n.missing, scratch: n.scratch, acked: n.acked, evicted: n.evicted.of(n.record)}, true
+		missing: n.missing, scratch: n.scratch, acked: n.acked, evicted: n.evicted.of(n.record), stays: n.stays}, true
 }
 
 // look asks the runtime about the container.

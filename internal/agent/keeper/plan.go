@@ -25,6 +25,8 @@ const (
 	StepCreate Step = "create"
 	// StepAwait waits until the runner answers; then the kernel runs.
 	StepAwait Step = "await"
+	// StepRights takes from a running container what its owner has lost: folders and SSH keys.
+	StepRights Step = "rights"
 	// StepStop ends the container: politely, then by force.
 	StepStop Step = "stop"
 	// StepCollect records how it ended, before anything is removed.
@@ -61,6 +63,8 @@ type view struct {
 	acked bool
 	// evicted: the agent itself ends the recorded generation.
 	evicted bool
+	// stays is the sum of rights that this host cannot take from the container.
+	stays string
 }
 
 // wish is what should become of a kernel.
@@ -156,6 +160,8 @@ func plan(v view) []Step {
 		return []Step{StepCreate, StepAwait}
 	case !r.Running:
 		return []Step{StepAwait}
+	case d != nil && rightsDiffer(d, r) && rightsOf(d) != v.stays:
+		return []Step{StepRights}
 	}
 	return nil
 }

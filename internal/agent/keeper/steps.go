@@ -39,6 +39,8 @@ func (n *kernel) perform(ctx context.Context, v view) error {
 		return n.create(ctx, v)
 	case StepAwait:
 		return n.await(ctx)
+	case StepRights:
+		return n.rights(ctx, v)
 	case StepStop:
 		return n.stop(ctx, v)
 	case StepCollect:
@@ -152,6 +154,7 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 		Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)), Marks: true,
 	}
 	r.UID, r.Shared = n.userNumber(d.Spec)
+	r.Keys = sumOfKeys(keysOf(d.Spec))
 	if err := k.o.Ledger.Put(r); err != nil {
 		return err
 	}
@@ -187,7 +190,7 @@ func (n *kernel) attach(ctx context.Context, v view) error {
 	if err := k.o.Before(ctx, n.id, "mounts:before"); err != nil {
 		return err
 	}
-	folders, err := n.attachAs(ctx, s)
+	folders, err := n.attachAs(ctx, s, mountsOf(v.desired))
 	if err != nil {
 		return err
 	}

@@ -167,8 +167,8 @@ func (k *Keeper) Shared() []string {
 }
 
 // attachAs attaches folders for the kernel's user. A folder whose files cannot be mapped takes the kernel's own number from it.
-func (n *kernel) attachAs(ctx context.Context, s *cluster.KernelSpec) ([]runtime.Mount, error) {
-	folders, err := n.k.o.Host.Attach(ctx, n.id, n.owner(s), s.Mounts)
+func (n *kernel) attachAs(ctx context.Context, s *cluster.KernelSpec, list []cluster.FolderMount) ([]runtime.Mount, error) {
+	folders, err := n.k.o.Host.Attach(ctx, n.id, n.owner(s), list)
 	var refused *fault.Error
 	if fault.ReasonOf(err) != host.ReasonShared || !errors.As(err, &refused) {
 		return folders, err
@@ -176,5 +176,5 @@ func (n *kernel) attachAs(ctx context.Context, s *cluster.KernelSpec) ([]runtime
 	if err := n.share(refused.Error()); err != nil { // without the folder's name: many have the same reason
 		return nil, err
 	}
-	return n.k.o.Host.Attach(ctx, n.id, n.owner(s), s.Mounts)
+	return n.k.o.Host.Attach(ctx, n.id, n.owner(s), list)
 }

@@ -60,6 +60,10 @@ type Record struct {
 	// Running: the runner of this generation has answered once, or has left the marker of a batch command's start. Never taken back.
 	Running   bool      `json:"running,omitempty"`
 	StartedAt time.Time `json:"started_at,omitzero"`
+	// Withheld are the folders that were taken out of the running container ("gone"), or made read-only in it ("ro").
+	Withheld map[cluster.FolderID]string `json:"withheld,omitempty"`
+	// Keys is the sum of the SSH keys that the runner was told.
+	Keys string `json:"keys,omitempty"`
 	// Stopping is set before a container is told to end.
 	Stopping *Stop `json:"stopping,omitempty"`
 	// Final is how it ended, written once, before anything of it is removed. Its log is in a file.
@@ -84,7 +88,7 @@ func (r *Record) Clone() *Record {
 		return nil
 	}
 	c := *r
-	c.Rows = slices.Clone(r.Rows)
+	c.Rows, c.Withheld = slices.Clone(r.Rows), maps.Clone(r.Withheld)
 	if r.Stopping != nil {
 		s := *r.Stopping
 		c.Stopping = &s

@@ -31,6 +31,13 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 		egress = cluster.Egress{Mode: cluster.EgressNone}
 	}
 	d.Egress = egress
+	for _, w := range p.GetWithheld() {
+		d.Withheld = append(d.Withheld, cluster.Withheld{Folder: cluster.FolderID(w.GetFolderId()), Name: w.GetName(), Scope: w.GetScope(),
+			ReadOnly: w.GetReadOnly()})
+	}
+	if k := p.GetAuthorizedKeys(); k != nil {
+		d.AuthorizedKeys = append([]string{}, k.GetLines()...)
+	}
 	s := p.GetSpec()
 	if s == nil {
 		return d, nil

@@ -76,8 +76,10 @@ type Link struct {
 	// The manager that the control stream is with; byte streams belong to the same one.
 	mu     sync.Mutex
 	home   string                  // "" before the first session
+	asks   bool                    // that manager asks for the connection for byte streams; others want it all the time
 	opened chan struct{}           // closed and replaced when a control stream opens
 	leave  context.CancelCauseFunc // ends the stream connection
+	wished chan struct{}           // capacity 1: the manager asks for the connection
 }
 
 // New opens the node's identity; nothing is dialed yet.
@@ -87,7 +89,8 @@ func New(o Options) (*Link, error) {
 		return nil, err
 	}
 	return &Link{
-		o: o, id: id, rev: o.Clock.Now().UnixMilli(), opened: make(chan struct{}), dial: membership.Dialer(),
+		o: o, id: id, rev: o.Clock.Now().UnixMilli(), opened: make(chan struct{}),
+		wished: make(chan struct{}, 1), dial: membership.Dialer(),
 		managers: membership.NewManagers(o.Managers, rand.Float64()),
 	}, nil
 }
@@ -124,45 +127,70 @@ func (l *Link) Run(ctx context.Context) error {
 	})
 }
 
-// RunStreams keeps the connection for byte streams open until ctx ends, to the manager that the control stream is with. It
-// outlives the control stream, but not one that is with another manager.
-func (l *Link) RunStreams(ctx context.Context) error {
+// RunStreams opens the connection for byte streams, to the manager that the control stream is with, whenever that asks for it, until
+// ctx ends. The connection outlives the control stream, but not one that is with another manager.
+func (l *Link) RunStreams(ctx context.Context) error { return l.runStreams(ctx, l.streams) }
+
+func (l *Link) runStreams(ctx context.Context, serve func(ctx context.Context, addr string) error) error {
 	return l.keep(ctx, "stream connection", func(ctx context.Context) error {
 		ctx, leave := context.WithCancelCause(ctx)
 		defer leave(nil)
 		for {
-			home, opened := l.at(leave)
-			if l.connected.Load() {
-				return l.streams(ctx, home)
+			home, asks, opened := l.at(leave)
+			var wished <-chan struct{}
+			switch {
+			case !l.connected.Load():
+			case !asks:
+				return serve(ctx, home)
+			default:
+				wished = l.wished
 			}
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			case <-opened:
+			case <-wished:
+				if err := serve(ctx, home); !errors.Is(err, errEnded) {
+					l.wish() // the manager still waits
+					return err
+				}
 			}
 		}
 	})
 }
 
+// wish notes that the manager asks for a connection for byte streams. While one is open it is the next one that is asked for: the manager
+// has lost the present one, or closed it, and this side is about to notice.
+func (l *Link) wish() {
+	select {
+	case l.wished <- struct{}{}:
+	default:
+	}
+}
+
 var errMoved = errors.New("the agent is connected to another manager now")
 
-// at is the manager of the last control stream, and a channel that is closed when the next one opens. leave is called when
-// that is with another manager.
-func (l *Link) at(leave context.CancelCauseFunc) (home string, opened <-chan struct{}) {
+// at is the manager of the last control stream, whether it asks for byte streams, and a channel that is closed when the next control
+// stream opens. leave is called when that is with another manager.
+func (l *Link) at(leave context.CancelCauseFunc) (home string, asks bool, opened <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leave = leave
-	return l.home, l.opened
+	return l.home, l.asks, l.opened
 }
 
-// settle notes that a control stream is open.
-func (l *Link) settle(addr string) {
+// settle notes that a control stream of that version is open. What the manager of an earlier one asked for is forgotten.
+func (l *Link) settle(addr string, version int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.home != "" && l.home != addr && l.leave != nil {
 		l.leave(errMoved)
 	}
-	l.home = addr
+	l.home, l.asks = addr, version >= node.VersionStreams
+	select {
+	case <-l.wished:
+	default:
+	}
 	l.connected.Store(true)
 	close(l.opened)
 	l.opened = make(chan struct{})
@@ -205,6 +233,7 @@ func (l *Link) dialer() grpc.DialOption {
 func (l *Link) session(ctx context.Context, addr string) (welcome bool, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.TLS("h2"))), l.dialer(),
 		grpc.WithReadBufferSize(node.Buffer), grpc.WithWriteBufferSize(node.Buffer), grpc.WithSharedWriteBuffer(true),
+		grpc.WithStaticStreamWindowSize(node.Window), grpc.WithStaticConnWindowSize(node.Window),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(32<<20)))
 	if err != nil {
 		return false, fmt.Errorf("connect: %w", err)
@@ -254,7 +283,7 @@ func (l *Link) Converse(ctx context.Context, addr string,
 		return false, err
 	}
 	l.o.Log.Info("connected to the manager", "addr", addr, "epoch", w.GetEpoch())
-	l.settle(addr)
+	l.settle(addr, w.GetVersion())
 	s := &session{l: l, addr: addr, stream: stream, welcome: w, replies: make(chan *node.ActionReply, 8), applied: make(chan struct{}, 1)}
 	s.heard.Store(l.o.Clock.Now().UnixNano())
 	defer func() {

@@ -232,6 +232,8 @@ func (s *session) receive(ctx context.Context) error {
 			if err := s.l.o.Grants(m.Grants.GetKeys(), m.Grants.GetEndedCircuits(), revocationsOf(m.Grants)); err != nil {
 				s.l.o.Log.Error("the keys of grants are not kept for the next start", "err", err)
 			}
+		case *node.Down_Streams:
+			s.l.wish()
 		case *node.Down_Heartbeat:
 			s.beats.Store(true)
 			if sent := m.Heartbeat.GetSentUnixMs(); sent > 0 && s.l.o.Beat != nil {
@@ -303,6 +305,9 @@ func (s *session) reply(ctx context.Context, a *node.Action, body []byte, err er
 	}
 }
 
+// errEnded says that a stream connection was open and is so no more.
+var errEnded = errors.New("the connection ended")
+
 // streams opens one connection on which the manager is the HTTP/2 client, and serves it until it breaks.
 func (l *Link) streams(ctx context.Context, addr string) error {
 	raw, err := l.dial.DialContext(ctx, "tcp", addr)
@@ -352,7 +357,7 @@ func (l *Link) streams(ctx context.Context, addr string) error {
 	})
 	stop()
 	handlers.close()
-	return errors.New("the connection ended")
+	return errEnded
 }
 
 // door counts those inside; after close nobody enters any more.

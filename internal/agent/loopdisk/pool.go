@@ -192,9 +192,10 @@ func (p *Pool) refill() {
 	}
 }
 
-// Run makes disks ahead until ctx ends.
+// Run makes disks ahead until ctx ends. It begins when the agent has come up: the first session finds the disk of OpenPool.
 func (p *Pool) Run(ctx context.Context) error {
-	for {
+	p.calm(ctx)
+	for ctx.Err() == nil {
 		err := p.fill(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -222,10 +223,8 @@ func (p *Pool) Run(ctx context.Context) error {
 		if taken {
 			p.calm(ctx)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 	}
+	return ctx.Err()
 }
 
 // calm waits until nobody has taken a disk for a while, and not for ever.

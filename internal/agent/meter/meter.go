@@ -52,6 +52,7 @@ type Meter struct {
 type reading struct {
 	at     time.Time
 	usedMS float64
+	waitMS *float64 // of waiting for cores; nil is unknown
 }
 
 // kills are how many processes of one container were killed for want of memory.
@@ -67,6 +68,16 @@ func percent(from, to reading) (float64, bool) {
 		return 0, false
 	}
 	return (to.usedMS - from.usedMS) / passed * 100, true
+}
+
+// waiting is the part of the time between two readings in which something waited for a core, in percent; ok is false when there is no
+// telling.
+func waiting(from, to reading) (float64, bool) {
+	if from.waitMS == nil || to.waitMS == nil {
+		return 0, false
+	}
+	waits, ok := percent(reading{at: from.at, usedMS: *from.waitMS}, reading{at: to.at, usedMS: *to.waitMS})
+	return min(waits, 100), ok
 }
 
 const (
@@ -122,7 +133,7 @@ func (m *Meter) node(at time.Time, values map[string]float64) map[string]float64
 	if !ok {
 		return values
 	}
-	now := reading{at, used}
+	now := reading{at: at, usedMS: used}
 	if rate, ok := percent(m.host, now); ok {
 		values[node.MetricCPUUtil] = rate
 	}
@@ -201,7 +212,10 @@ func (m *Meter) values(ctx context.Context, k keeper.Kernel) (map[string]float64
 	m.countKills(k, st.OOMKills)
 	v := counters(st)
 	if used, ok := v[node.MetricCPUUsed]; ok {
-		now := reading{st.At, used}
+		now := reading{at: st.At, usedMS: used}
+		if st.CPUWaitNs != nil {
+			now.waitMS = new(float64(*st.CPUWaitNs) * 1e-6)
+		}
 		if st.At.IsZero() {
 			now.at = m.Clock.Now()
 		}
@@ -211,6 +225,9 @@ func (m *Meter) values(ctx context.Context, k keeper.Kernel) (map[string]float64
 		m.mu.Unlock()
 		if rate, ok := percent(before, now); ok {
 			v[node.MetricCPUUtil] = rate
+			if waits, ok := waiting(before, now); ok {
+				v[node.MetricCPUWant] = rate + waits
+			}
 		}
 	}
 	return v, nil

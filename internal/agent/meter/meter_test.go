@@ -27,6 +27,7 @@ type host struct {
 	now  time.Time
 	busy float64 // ms of the host's cores; below zero it is unknown
 	used int64   // ns of the kernel's cores
+	wait *int64  // ns of waiting for cores; nil is unknown
 	oom  *int64  // processes of the kernel that were killed for want of memory; nil is unknown
 	tick chan time.Time
 }
@@ -58,7 +59,7 @@ func (h *host) Stats(_ context.Context, o runtime.Observed) (runtime.Stats, erro
 		return runtime.Stats{}, fault.NotFoundf("gone")
 	}
 	used := h.used
-	return runtime.Stats{CPUUsedNs: &used, OOMKills: h.oom}, nil
+	return runtime.Stats{CPUUsedNs: &used, CPUWaitNs: h.wait, OOMKills: h.oom}, nil
 }
 
 func (h *host) Sample(_ context.Context, held map[cluster.KernelID]alloc.Allocation) device.Usage {
@@ -128,6 +129,46 @@ func TestRatesAndLimits(t *testing.T) {
 	require.NotContains(t, s.Kernels["k"], node.MetricCPUUtil)
 	s = h.pass(t, m, time.Second, 3000, time.Second)
 	require.Equal(t, 100.0, s.Node[node.MetricCPUUtil])
+}
+
+// What a kernel wanted is what it used and how long it waited; an unknown wait makes the sum unknown.
+func TestWantedProcessorTime(t *testing.T) {
+	t.Parallel()
+	h := &host{now: time.Unix(1000, 0), tick: make(chan time.Time)}
+	m := meter.New(h, h, func() []keeper.Kernel { return []keeper.Kernel{{ID: "k", Container: runtime.Observed{ID: "k"}}} }, clock{h: h},
+		time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	defer func() { cancel(); require.ErrorIs(t, <-done, context.Canceled) }()
+
+	used := time.Duration(0)
+	for _, c := range []struct {
+		name  string
+		waits time.Duration // in all; below zero is unknown
+		want  any           // percent; nil is unknown
+	}{
+		{"one look tells no rate", 0, nil},
+		{"it waited for nine tenths", 9 * time.Second, 95.0},
+		{"the kernel tells nothing", -1, nil},
+		{"one look again", 10 * time.Second, nil},
+		{"it waited for nothing", 10 * time.Second, 5.0},
+		{"a total began anew", time.Second, nil},
+		{"no more than always", 21 * time.Second, 105.0},
+	} {
+		h.mu.Lock()
+		if h.wait = nil; c.waits >= 0 {
+			h.wait = new(int64(c.waits))
+		}
+		h.mu.Unlock()
+		s := h.pass(t, m, 10*time.Second, 0, used)
+		if c.want == nil {
+			require.NotContains(t, s.Kernels["k"], node.MetricCPUWant, c.name)
+		} else {
+			require.InDelta(t, c.want, s.Kernels["k"][node.MetricCPUWant], 1e-6, c.name)
+		}
+		used += 500 * time.Millisecond
+	}
 }
 
 func TestProcessesKilledForWantOfMemoryAreTold(t *testing.T) {

@@ -92,6 +92,31 @@ func (p *Pool) Hello(ctx context.Context, kernel cluster.KernelID, generation in
 	return p.Client(kernel, generation, token).Hello(ctx)
 }
 
+// callLimit bounds short calls of runners.
+const callLimit = 5 * time.Second
+
+// once is a client whose connection is not kept: its calls are rare.
+func (p *Pool) once(kernel cluster.KernelID, token string) *run.Client {
+	t := &http.Transport{DisableKeepAlives: true, DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, kernel) }}
+	return run.NewClient(run.Options{Transport: t, Token: token})
+}
+
+// SetKeys tells a runner which SSH keys log in.
+func (p *Pool) SetKeys(ctx context.Context, kernel cluster.KernelID, token string, keys []string) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	_, err := p.once(kernel, token).SetKeys(ctx, keys)
+	return err
+}
+
+// Notice shows a text on the terminals of a kernel.
+func (p *Pool) Notice(ctx context.Context, kernel cluster.KernelID, token, text string) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	return p.once(kernel, token).Notice(ctx, text)
+}
+
 // Close drops idle connections.
 func (p *Pool) Close() {
 	p.mu.Lock()

@@ -187,6 +187,7 @@ type LogOptions struct {
 type Stats struct {
 	At          time.Time
 	CPUUsedNs   *int64
+	CPUWaitNs   *int64 // time in which at least one process that wanted to run had to wait for a core
 	MemoryBytes *int64 // usage minus inactive file cache
 	MemoryPeak  *int64
 	IOReadBytes *int64
@@ -294,6 +295,12 @@ type Disks interface {
 type EngineProcess interface {
 	// EnginePID returns the engine's process, 0 when it is unknown.
 	EnginePID(ctx context.Context) (int, error)
+}
+
+// MountHolder is implemented by runtimes that change the mounts of running containers themselves (fake), because no process of this host
+// is in them. It does what host.Host says of Withhold.
+type MountHolder interface {
+	Withhold(ctx context.Context, kernel cluster.KernelID, list []cluster.Withheld) error
 }
 
 // BridgeSpec describes the bridge network of an agent.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
@@ -37,7 +38,7 @@ type sock struct {
 
 func (s *sock) init(conn net.Conn) {
 	s.conn = conn
-	unpace(conn)
+	chassis.Unpace(conn)
 	s.raw = rawOf(conn)
 	if s.raw != nil {
 		s.onRead, s.onWrite = s.readReady, s.writeReady
@@ -58,17 +59,6 @@ func rawOf(conn net.Conn) syscall.RawConn {
 		return rawOf(c.Conn)
 	}
 	return raw
-}
-
-// socketBelow finds the socket below TLS and wrappers.
-func socketBelow(conn net.Conn) net.Conn {
-	for {
-		u, ok := conn.(interface{ NetConn() net.Conn })
-		if !ok {
-			return conn
-		}
-		conn = u.NetConn()
-	}
 }
 
 var errTooLarge = errors.New("larger than allowed")
@@ -227,7 +217,7 @@ func (s *sock) kill() {
 
 // reset closes the socket so that the other end sees an error instead of the end of the data.
 func (s *sock) reset() {
-	if t, ok := socketBelow(s.conn).(*net.TCPConn); ok {
+	if t, ok := chassis.SocketBelow(s.conn).(*net.TCPConn); ok {
 		_ = t.SetLinger(0)
 	}
 	s.kill()
@@ -238,7 +228,7 @@ func (s *sock) quiet() bool {
 	if s.r != s.w {
 		return false
 	}
-	c, ok := socketBelow(s.conn).(syscall.Conn)
+	c, ok := chassis.SocketBelow(s.conn).(syscall.Conn)
 	if !ok {
 		return true
 	}
@@ -257,7 +247,7 @@ func (s *sock) quiet() bool {
 
 // hungUp reports whether the other end has closed the connection, or its sending direction.
 func (s *sock) hungUp() bool {
-	c, ok := socketBelow(s.conn).(syscall.Conn)
+	c, ok := chassis.SocketBelow(s.conn).(syscall.Conn)
 	if !ok {
 		return false
 	}

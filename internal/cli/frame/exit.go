@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/api/follow"
+	"berth.dev/berth/api/profile"
 )
 
 // Exit codes of every verb but the programs that run and exec pass through.
@@ -154,7 +155,10 @@ func Next(err error) string {
 	}
 	switch {
 	case errors.Is(err, api.ErrNotConfigured):
-		return "berth up (starts a cluster here), or set BACKEND_ENDPOINT, BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY"
+		return "berth up (starts a cluster here), berth login ADDRESS (uses another one), or set " +
+			"BACKEND_ENDPOINT, BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY"
+	case errors.Is(err, profile.ErrNone):
+		return "berth profile list"
 	case follow.Unreachable(err):
 		return "berth status (is the cluster up?), berth up (starts one here)"
 	case problem != nil:

@@ -5,8 +5,10 @@ package frame
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"golang.org/x/term"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/profile"
 )
 
 // Frame is what all verbs share: where the cluster is found and how the process is seen.
@@ -24,6 +27,7 @@ type Frame struct {
 	Build    string
 	stateDir string
 	endpoint string
+	profile  string
 
 	Getenv func(string) string
 	Now    func() time.Time
@@ -47,6 +51,7 @@ func (a *Frame) Flags(c *cobra.Command) {
 	f := c.PersistentFlags()
 	f.StringVar(&a.stateDir, "state-dir", "", "state directory of the cluster whose client.env to use")
 	f.StringVar(&a.endpoint, "endpoint", "", "address of the manager, such as http://127.0.0.1:8090")
+	f.StringVar(&a.profile, "profile", "", "profile that says which cluster to use (see berth profile)")
 	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usage(Hint(err, cmd.CommandPath()+" --help"))
 	})
@@ -59,19 +64,43 @@ func osInterrupts() (<-chan os.Signal, func()) {
 	return ch, func() { signal.Stop(ch) }
 }
 
-// Client finds the cluster and makes a client for it.
-func (a *Frame) Client() (*api.Client, error) {
+func (a *Frame) lookup() api.Lookup {
 	home, err := os.UserHomeDir()
 	if err != nil {
 		home = ""
 	}
-	cfg, err := api.LoadConfig(api.Lookup{
-		Getenv: a.Getenv, StateDir: a.stateDir, Endpoint: a.endpoint, Root: os.Geteuid() == 0, Home: home,
-	})
+	if h := a.Getenv("HOME"); h != "" {
+		home = h
+	}
+	return api.Lookup{Getenv: a.Getenv, StateDir: a.stateDir, Profile: a.profile, Endpoint: a.endpoint, Root: os.Geteuid() == 0, Home: home}
+}
+
+// Client finds the cluster and makes a client for it.
+func (a *Frame) Client() (*api.Client, error) {
+	cfg, err := api.LoadConfig(a.lookup())
 	if err != nil {
 		return nil, err
 	}
 	return api.New(cfg, api.WithUserAgent("berth/"+a.Build))
+}
+
+// Profiles is where the user's profiles are kept.
+func (a *Frame) Profiles() profile.Store { return a.lookup().Profiles() }
+
+// ProfileFlag is the profile that the command line or the environment names, "" when neither does.
+func (a *Frame) ProfileFlag() string {
+	if a.profile != "" {
+		return a.profile
+	}
+	return a.Getenv(profile.Env)
+}
+
+// ProfileName is the profile that is named, else the one in use, else "".
+func (a *Frame) ProfileName() (string, error) {
+	if name := a.ProfileFlag(); name != "" {
+		return name, nil
+	}
+	return a.Profiles().Current()
 }
 
 // Group makes a command that only holds others.
@@ -116,7 +145,12 @@ func (a *Frame) Run(v verb) func(*cobra.Command, []string) error {
 			return err
 		}
 		defer c.Close()
-		return v(cmd.Context(), cmd, c, args)
+		err = v(cmd.Context(), cmd, c, args)
+		var problem *api.Error
+		if c.Config().Login != "" && errors.As(err, &problem) && problem.Status == http.StatusUnauthorized {
+			return Hint(err, "berth login (logs in again)")
+		}
+		return err
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+
+	"berth.dev/berth/api"
 )
 
 // Programs are the other programs of this machine.
@@ -115,6 +117,10 @@ func (a *Frame) SelfFlags() []string {
 	}
 	if a.endpoint != "" {
 		flags = append(flags, "--endpoint", a.endpoint)
+	}
+	// What is started later must not follow the user to another profile.
+	if cfg, err := api.LoadConfig(a.lookup()); err == nil && cfg.Profile != "" {
+		flags = append(flags, "--profile", cfg.Profile)
 	}
 	return flags
 }

@@ -20,7 +20,8 @@ import (
 func (a *verbs) newUser() *cobra.Command {
 	return frame.Group("user", "Let people use the cluster, and shut them out",
 		"Make users, change them, and shut them out. Administrators of a domain do so for its users, superadmins for all.",
-		a.newUserCreate(), a.newUserList(), a.newUserInfo(), a.newUserSet(), a.newUserRemove())
+		a.newUserCreate(), a.newUserList(), a.newUserInfo(), a.newUserSet(), a.newUserRemove(), a.newPurge("user"),
+		a.newUserImport(), a.newUserExport())
 }
 
 // userOptions are what can be set of a user.

@@ -63,7 +63,7 @@ func view(ctx context.Context, q *dbgen.Queries, id, viewer string) (dbgen.Circu
 
 func circuitObject(v dbgen.CircuitViewsRow) authz.Object {
 	return authz.Object{Name: v.Circuit.ID, Owner: cluster.UserID(v.Circuit.UserID), OwnerRole: authz.Role(v.OwnerRole), Domain: v.DomainName,
-		Public: v.Circuit.Public, Given: v.Shared}
+		Project: cluster.ProjectID(v.ProjectID), Public: v.Circuit.Public, Given: v.Shared}
 }
 
 // mayVisit lets in the owner, administrators, whom it is shared with, and everybody when it is public.

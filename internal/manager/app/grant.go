@@ -20,6 +20,8 @@ const (
 	// that is away from its manager for less than that understands every grant.
 	grantKeyLife = 7 * 24 * time.Hour
 	grantKeyHead = proxy.GrantLife
+	// maxPublic bounds the public halves that are remembered; few keys are in use at a time.
+	maxPublic = 16
 	// maxGranted bounds the grants that are remembered.
 	maxGranted = 200_000
 	// maxEnded bounds the ended circuits that agents are told of, in all.
@@ -33,6 +35,9 @@ type grants struct {
 	mu   sync.Mutex
 	held map[string]granted // by circuit
 
+	publicMu sync.Mutex
+	public   map[string]ed25519.PublicKey // halves of keys, by the key: every heartbeat of every agent asks for them
+
 	endedMu sync.RWMutex
 	ended   map[cluster.AgentID][]string // circuits; nil until they were read
 }
@@ -44,7 +49,7 @@ type granted struct {
 }
 
 func newGrants() *grants {
-	return &grants{held: map[string]granted{}, keys: ring{name: grantsName, what: "keys of grants",
+	return &grants{held: map[string]granted{}, public: map[string]ed25519.PublicKey{}, keys: ring{name: grantsName, what: "keys of grants",
 		schedule: schedule{life: grantKeyLife, head: grantKeyHead, keep: proxy.GrantLife + time.Hour},
 		make:     randomBytes(ed25519.SeedSize)}}
 }
@@ -57,16 +62,34 @@ func (s *Service) GrantKeys(ctx context.Context) ([][]byte, error) {
 	}
 	out := make([][]byte, 0, len(list))
 	for _, k := range list {
-		if len(k.Key) != ed25519.SeedSize {
-			return nil, fmt.Errorf("read the keys of grants: one has %d bytes", len(k.Key))
-		}
-		public, ok := ed25519.NewKeyFromSeed(k.Key).Public().(ed25519.PublicKey)
-		if !ok {
-			return nil, fmt.Errorf("read the keys of grants: no public half")
+		public, err := s.grants.publicHalf(k.Key)
+		if err != nil {
+			return nil, err
 		}
 		out = append(out, public)
 	}
 	return out, nil
+}
+
+// publicHalf is what verifies what a key signs. It is computed once.
+func (g *grants) publicHalf(key []byte) (ed25519.PublicKey, error) {
+	g.publicMu.Lock()
+	defer g.publicMu.Unlock()
+	if known := g.public[string(key)]; known != nil {
+		return known, nil
+	}
+	if len(key) != ed25519.SeedSize {
+		return nil, fmt.Errorf("read the keys of grants: one has %d bytes", len(key))
+	}
+	public, ok := ed25519.NewKeyFromSeed(key).Public().(ed25519.PublicKey)
+	if !ok {
+		return nil, fmt.Errorf("read the keys of grants: no public half")
+	}
+	if len(g.public) >= maxPublic {
+		clear(g.public) // those that are in use come again
+	}
+	g.public[string(key)] = public
+	return public, nil
 }
 
 // grant puts a grant into each target of circuits of one app proxy. A grant that is good for longer than GrantRenewal is used

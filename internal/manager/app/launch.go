@@ -295,6 +295,9 @@ func asked(u dbgen.HoldVisitorRow, user string, err error, may func(authz.Actor)
 	}
 	a := authz.Actor{UserID: cluster.UserID(u.ID), Email: u.Email, Role: authz.Role(u.Role), Domain: u.DomainName, AccessKey: visitorKey,
 		AllowedClientIP: clientaddr.ParseNetworks(u.AllowedClientIp)}
+	for _, p := range u.Leads {
+		a.Leads = append(a.Leads, cluster.ProjectID(p))
+	}
 	return a, may(a)
 }
 

@@ -55,6 +55,9 @@ func (s *Service) session(ctx context.Context, id cluster.SessionID) (dbgen.AppS
 
 func reachable(r dbgen.AppSessionRow) error {
 	switch {
+	case !r.ProjectActive:
+		return fault.Conflictf("project %s is not active, so the apps of its sessions are closed", r.ProjectName).
+			WithNext("ask an administrator to activate it")
 	case r.KernelStatus == cluster.Lost:
 		return fault.Unavailablef("the agent of session %s, %s, is lost", r.Name, r.AgentID).WithNext("wait until it is back")
 	case r.Status != cluster.Running || r.KernelStatus != cluster.Running || r.AgentID == "":
@@ -86,7 +89,8 @@ func (s *Service) use(ctx context.Context, a authz.Actor, ref string,
 }
 
 func objectOf(r dbgen.AppSessionRow) authz.Object {
-	return authz.Object{Name: r.Name, Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName}
+	return authz.Object{Name: r.Name, Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName,
+		Project: cluster.ProjectID(r.ProjectID)}
 }
 
 // look is the way to a session's runner for the manager's own questions.

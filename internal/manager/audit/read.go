@@ -54,7 +54,8 @@ type Change struct {
 	Before, After json.RawMessage
 }
 
-// Query selects entries. Those after an id come in the order in which they happened, others the newest first.
+// Query selects entries. Those after an id come in the order in which they happened, others the newest first. The number of the former is
+// that of the page.
 type Query struct {
 	// Filter and Order are the mini-language of lists; Limit is 1 to 100, 0 means 20.
 	Filter, Order string
@@ -69,17 +70,22 @@ var fields = list.Fields{
 	"address": list.Text("a.address"), "request_id": list.Text("a.request_id"),
 }
 
+// counts are where the number of entries is kept.
+const counts = `SELECT coalesce(sum(a.n), 0)::bigint FROM (SELECT c.domain_name, c.owner_role AS role, c.n FROM list_counts c
+	WHERE c.list = 'audit_log') a WHERE true`
+
 // List lists what was done by users of the domain for its administrators, everything for superadmins and monitors.
 func (s *Service) List(ctx context.Context, a authz.Actor, q Query) (list.Page[*Entry], error) {
 	var none list.Page[*Entry]
 	if err := authz.Authenticated(a); err != nil {
 		return none, err
 	}
-	l := &list.Spec{From: facts.AuditEntries.From, Key: facts.AuditEntries.Key, Fields: fields, Order: "a.id DESC"}
+	l := &list.Spec{From: facts.AuditEntries.From, Key: facts.AuditEntries.Key, Fields: fields, Order: "a.id DESC",
+		Counts: func() []string { return []string{counts} }}
 	l.Where(facts.AuditEntries.Where(a, authz.See, l.Arg))
 	if q.After != nil {
 		l.And("a.id > %s", *q.After)
-		l.Order = "a.id"
+		l.Order, l.Uncounted = "a.id", true
 	}
 	keys, total, err := l.Keys(ctx, s.db.DB(), list.Query{Filter: q.Filter, Order: q.Order, Limit: q.Limit, Offset: q.Offset})
 	if err != nil {
@@ -120,4 +126,17 @@ func (s *Service) entries(ctx context.Context, keys []string) (map[string]*Entry
 		e.ChangeCount = int(c.N)
 	}
 	return out, nil
+}
+
+// Entries reads entries with their changes, in the order of the ids (internal).
+func (s *Service) Entries(ctx context.Context, ids []int64) ([]*Entry, error) {
+	keys := make([]string, len(ids))
+	for i, id := range ids {
+		keys[i] = strconv.FormatInt(id, 10)
+	}
+	views, err := s.entries(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	return list.InOrder(keys, views), nil
 }

@@ -54,9 +54,13 @@ func Begin(ctx context.Context, db *store.Store, a authz.Actor, action, object s
 		return ctx, func(*error) {}
 	}
 	request, _ := ctx.Value(requestKey{}).(string)
+	acting := ""
+	if a.By != nil {
+		a, acting = *a.By, string(a.AccessKey)
+	}
 	e := &entry{is: dbgen.RecordParams{
 		Action: action, Object: fault.Clip(store.Text(object), maxObject), UserID: string(a.UserID), Email: a.Email, Role: string(a.Role),
-		DomainName: a.Domain, AccessKey: string(a.AccessKey), Address: a.ClientIP, RequestID: request,
+		DomainName: a.Domain, AccessKey: string(a.AccessKey), ActingFor: acting, Address: a.ClientIP, RequestID: request,
 	}}
 	e.note = &store.Note{Write: e.writeChange}
 	inner = store.WithNote(context.WithValue(ctx, entryKey{}, e), e.note)

@@ -34,12 +34,18 @@ type Actor struct {
 	RateLimit int
 	// Projects are the ids of the projects that the user is a member of.
 	Projects []cluster.ProjectID
+	// Leads are those of them that the user administers.
+	Leads []cluster.ProjectID
 	// AllowedRegistries are the registries whose images the user's domain may run, besides those that are local to the agents.
 	AllowedRegistries []string
 	// AllowedClientIP are the addresses that the user may come from.
 	AllowedClientIP clientaddr.Networks
 	// ClientIP is the caller's address, for records and allow-lists; may be empty.
 	ClientIP string
+	// Scope narrows what the actor may do; nil when the actor came without an API token.
+	Scope *Scope
+	// By is the superadmin who acts as this actor; nil when nobody does.
+	By *Actor
 }
 
 // Known reports whether the actor was authenticated at all.

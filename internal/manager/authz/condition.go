@@ -25,6 +25,7 @@ const (
 	Given       Fact = "given"        // whether the object was given to the actor: a share, or a policy that holds for the actor
 	Public      Fact = "public"       // whether the object is for every user
 	Active      Fact = "active"       // whether the object is in use
+	Service     Fact = "service"      // whether the object belongs to a service account
 	Registry    Fact = "registry"     // the registry of an image
 	ToDomains   Fact = "domains"      // the domains that the object is assigned to
 	ToProjects  Fact = "projects"     // the projects that the object is assigned to
@@ -58,6 +59,7 @@ type Object struct {
 	Given       bool
 	Public      bool
 	Active      bool
+	Service     bool
 	Registry    string
 	Domains     []string
 	Projects    []cluster.ProjectID
@@ -103,6 +105,8 @@ func (o Object) is(f Fact) bool {
 		return o.Public
 	case Active:
 		return o.Active
+	case Service:
+		return o.Service
 	}
 	return false
 }
@@ -124,8 +128,10 @@ const (
 	itsUser       attribute = "user"
 	itsDomain     attribute = "domain"
 	itsProjects   attribute = "projects"
+	itsLeads      attribute = "projects to administer"
 	itsKey        attribute = "access key"
 	itsRegistries attribute = "registries" // those that the actor's domain allows
+	itsScope      attribute = "scope"      // the projects that the actor's token is for
 )
 
 func (a Actor) values(at attribute) []string {
@@ -136,10 +142,16 @@ func (a Actor) values(at attribute) []string {
 		return known(a.Domain)
 	case itsProjects:
 		return known(a.Projects...)
+	case itsLeads:
+		return known(a.Leads...)
 	case itsKey:
 		return known(string(a.AccessKey))
 	case itsRegistries:
 		return known(a.AllowedRegistries...)
+	case itsScope:
+		if a.Scope != nil {
+			return known(a.Scope.Projects...)
+		}
 	}
 	return nil
 }

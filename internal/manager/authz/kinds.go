@@ -16,6 +16,11 @@ var (
 	// above administers the domain of the object's owner. Nobody but superadmins touches what belongs to superadmins.
 	above = named{allOf{role(RoleAdmin), match{Domain, itsDomain}, not{is{OwnerRole, []string{string(RoleSuperadmin)}}}},
 		"an administrator of its domain (not over superadmins)"}
+	// leads administers the project of an object that belongs to no user; overMembers that of a session's owner. Nobody touches what
+	// belongs to somebody who may do more.
+	leads       = named{match{Project, itsLeads}, "an administrator of its project"}
+	overMembers = named{allOf{match{Project, itsLeads}, not{is{OwnerRole, []string{string(RoleSuperadmin), string(RoleAdmin)}}}},
+		"an administrator of its project (not over superadmins and administrators of the domain)"}
 	// assigned is for objects that domains, projects and keypairs are given.
 	assigned = named{anyOf{match{ToDomains, itsDomain}, match{ToProjects, itsProjects}, match{ToKeys, itsKey}},
 		"whose domain, project or keypair it is assigned to"}
@@ -25,15 +30,15 @@ var (
 
 // Sessions, with their kernels, events, logs and idle reports.
 var Sessions = Kind{"session", map[Verb]condition{
-	See:    anyOf{owner, above, superadmin, monitor},
-	Change: anyOf{owner, above, superadmin},
+	See:    anyOf{owner, above, overMembers, superadmin, monitor},
+	Change: anyOf{owner, above, overMembers, superadmin},
 }}
 
 // Circuits are published ways to apps of sessions.
 var Circuits = Kind{"circuit", map[Verb]condition{
-	See:    anyOf{owner, above, superadmin, monitor, given},
-	Visit:  anyOf{owner, above, superadmin, given, named{flag(Public), "every user where it is public"}},
-	Change: anyOf{owner, above, superadmin},
+	See:    anyOf{owner, above, overMembers, superadmin, monitor, given},
+	Visit:  anyOf{owner, above, overMembers, superadmin, given, named{flag(Public), "every user where it is public"}},
+	Change: anyOf{owner, above, overMembers, superadmin},
 }}
 
 // What decides about the files of a folder.
@@ -124,8 +129,11 @@ const LocalRegistry = "local"
 var Users = Kind{"user", map[Verb]condition{
 	See:    anyOf{owner, above, superadmin, monitor},
 	Change: anyOf{owner, superadmin},
-	// Administer is to make one, and to set status, role and memberships.
+	// Act is to do something as that user.
+	Act: named{allOf{role(RoleSuperadmin), not{is{OwnerRole, []string{string(RoleSuperadmin)}}}}, "a superadmin (not as superadmins)"},
+	// Administer is to make one, and to set status, role and memberships; Purge to forget one with all that they own.
 	Administer: anyOf{above, superadmin},
+	Purge:      superadmin,
 }}
 
 // Keypairs are access keys of users, with their dotfiles, bootstrap scripts and SSH keypairs.
@@ -133,22 +141,42 @@ var Keypairs = Kind{"keypair", map[Verb]condition{
 	See:    anyOf{owner, above, superadmin, monitor},
 	Change: anyOf{owner, above, superadmin},
 	Act:    anyOf{owner, above, superadmin},
-	Reveal: anyOf{owner, superadmin},
+	// Administer is to make one, and to set what limits it.
+	Administer: anyOf{above, superadmin},
+	// Who else is told the secret could sign as its owner for good.
+	Reveal: named{match{ToKeys, itsKey}, "who signs with it"},
+}}
+
+// Tokens are the API tokens of users. Administrators make those of service accounts: a token of a person proves that person.
+var Tokens = Kind{"API token", map[Verb]condition{
+	See: anyOf{owner, above, superadmin, monitor},
+	Create: anyOf{owner, named{allOf{flag(Service), above}, "an administrator of the domain for its service accounts"},
+		named{allOf{flag(Service), superadmin}, "a superadmin for service accounts"}},
+	Change: anyOf{owner, above, superadmin}, // take it back
 }}
 
 // Projects are groups of users of one domain.
 var Projects = Kind{"project", map[Verb]condition{
-	See:        anyOf{member, inOffice, superadmin, monitor},
-	Use:        member,
+	See: anyOf{member, leads, inOffice, superadmin, monitor},
+	Use: member,
+	// Admit is to add and remove members.
+	Admit: anyOf{leads, inOffice, superadmin},
+	// Divide is to set quotas of sub-projects and of users in it.
+	Divide:     anyOf{leads, inOffice, superadmin},
+	SeeMembers: anyOf{leads, inOffice, superadmin, monitor},
+	Create:     anyOf{inOffice, superadmin},
 	Change:     anyOf{inOffice, superadmin},
+	Purge:      anyOf{inOffice, superadmin},
 	Administer: superadmin,
 }}
 
 // Domains are the tenants of a cluster.
 var Domains = Kind{"domain", map[Verb]condition{
-	See:        anyOf{ofDomain, superadmin, monitor},
-	Change:     anyOf{inOffice, superadmin},
+	See:    anyOf{ofDomain, superadmin, monitor},
+	Change: anyOf{inOffice, superadmin},
+	// Administer is to make one, to set what it may have, and to deactivate it.
 	Administer: superadmin,
+	Purge:      superadmin,
 }}
 
 // Policies limit what keypairs, users and projects may have.
@@ -170,6 +198,11 @@ var Agents = Kind{"agent", map[Verb]condition{
 	Administer: superadmin,
 }}
 
+// AgentSummaries tell whoever may use a resource group which agents it has, and how much room.
+var AgentSummaries = Kind{"agent summary", map[Verb]condition{
+	See: anyOf{usable, superadmin, monitor},
+}}
+
 // Presets are named amounts of resources.
 var Presets = Kind{"resource preset", map[Verb]condition{
 	See: anyOf{
@@ -187,6 +220,13 @@ var IdleCheckers = Kind{"idle checker", map[Verb]condition{
 	Administer: superadmin,
 }}
 
+// Templates are what sessions are started from. Their projects' members see and use them.
+var Templates = Kind{"task template", map[Verb]condition{
+	See:    anyOf{owner, member, above, superadmin, monitor},
+	Use:    anyOf{owner, member, above, superadmin},
+	Change: anyOf{owner, above, superadmin},
+}}
+
 // Tasks are background work that users started.
 var Tasks = Kind{"background task", map[Verb]condition{
 	See:    anyOf{owner, superadmin, monitor},
@@ -196,6 +236,23 @@ var Tasks = Kind{"background task", map[Verb]condition{
 // AuditEntries tell what was done or denied. They belong to whoever did it.
 var AuditEntries = Kind{"audit entry", map[Verb]condition{
 	See: anyOf{above, superadmin, monitor},
+}}
+
+// ErrorLogs are errors that a user's client met and reported.
+var ErrorLogs = Kind{"error log", map[Verb]condition{
+	See:    anyOf{owner, above, superadmin, monitor},
+	Change: anyOf{owner, above, superadmin}, // mark as read, and clear
+}}
+
+// UsageIntervals tell who held what, from when to when.
+var UsageIntervals = Kind{"usage report", map[Verb]condition{
+	See: anyOf{owner, inOffice, superadmin, monitor},
+}}
+
+// UsagePrices are what an hour of a slot costs.
+var UsagePrices = Kind{"usage price", map[Verb]condition{
+	See:        everybody,
+	Administer: superadmin,
 }}
 
 // Announcements are what all users are told, with the settings of the whole cluster that everybody may know.
@@ -221,15 +278,21 @@ func Kinds() []Kind {
 		Images,
 		Users,
 		Keypairs,
+		Tokens,
 		Projects,
 		Domains,
 		Policies,
 		ResourceGroups,
 		Agents,
+		AgentSummaries,
 		Presets,
 		IdleCheckers,
+		Templates,
 		Tasks,
 		AuditEntries,
+		ErrorLogs,
+		UsageIntervals,
+		UsagePrices,
 		Announcements,
 		Cluster,
 	}

@@ -19,7 +19,10 @@ const (
 	Act        Verb = "act"        // name it as the owner of a request
 	Reveal     Verb = "reveal"     // be told its secret
 	Visit      Verb = "visit"      // connect to the app behind it
-	Purge      Verb = "purge"      // forget it with its trash
+	Purge      Verb = "purge"      // forget it with its trash, or with all that it has
+	Admit      Verb = "admit"      // say who belongs to it
+	SeeMembers Verb = "see members"
+	Divide     Verb = "divide" // share out what it has among those in it
 	// Of folders: what concerns the files in them.
 	Reach       Verb = "reach"        // have it among one's own folders: in lists, and to mount
 	ReadFiles   Verb = "read files"   // list and download
@@ -28,7 +31,7 @@ const (
 )
 
 // reads reports whether the verb changes nothing. The others are refused to monitors whatever the rule says.
-func (v Verb) reads() bool { return v == See || v == Reach || v == ReadFiles }
+func (v Verb) reads() bool { return v == See || v == Reach || v == ReadFiles || v == SeeMembers }
 
 // Kind is a kind of object with its rule: who may do what. Every decision about objects of the kind comes from it, those about
 // one object (May, Check) as well as those about all rows of a query (Where).
@@ -51,6 +54,9 @@ func (k Kind) Verbs() []Verb {
 // Facts are those that the kind's rule looks at.
 func (k Kind) Facts() []Fact {
 	var all []condition
+	if scopings[k.Noun].inProject {
+		all = append(all, match{Project, itsScope})
+	}
 	for _, v := range k.Verbs() {
 		all = append(all, k.rule[v])
 	}
@@ -72,7 +78,9 @@ func (k Kind) of(v Verb) condition {
 func admitted(a Actor, v Verb) bool { return a.Known() && (v.reads() || !a.Monitor()) }
 
 // May decides about one object.
-func (k Kind) May(a Actor, v Verb, o Object) bool { return admitted(a, v) && k.of(v).holds(a, o) }
+func (k Kind) May(a Actor, v Verb, o Object) bool {
+	return admitted(a, v) && k.leaves(a, v).holds(a, o) && k.of(v).holds(a, o)
+}
 
 // Where writes the decision as an SQL condition over the rows of a query: exactly the rows hold for which May is true of
 // the row's object. arg adds a parameter to the query and returns its placeholder.
@@ -81,7 +89,10 @@ func (k Kind) Where(a Actor, v Verb, columns Columns, arg func(any) string) stri
 		return constant(false).sql(nil)
 	}
 	q := &query{noun: k.Noun, columns: columns, actor: a, arg: arg}
-	return k.of(v).given(a).sql(q)
+	if a.Scope == nil {
+		return k.of(v).given(a).sql(q)
+	}
+	return allOf{k.leaves(a, v), k.of(v)}.given(a).sql(q)
 }
 
 // Check is May as an error. Whoever may not see the object learns nothing about it: the refusal is NotFound. Others are
@@ -109,6 +120,10 @@ func (k Kind) Need(a Actor, v Verb, o Object, what string) error {
 func (k Kind) denied(a Actor, what string, v Verb) error {
 	if !a.Known() {
 		return Authenticated(a)
+	}
+	if a.Scope != nil && !k.leaves(a, v).holds(a, Object{Owner: a.UserID}) {
+		return fault.Deniedf("%s may not %s with this API token: its scope leaves that out", a.Email, what).
+			WithNext("use a token with a wider scope, or sign the request with a keypair")
 	}
 	return fault.Deniedf("%s may not %s: this needs %s", a.Email, what, k.Who(v)).
 		WithNext("ask an administrator of your cluster")

@@ -156,7 +156,9 @@ func TestWhoMay(t *testing.T) {
 		{authz.Keypairs, mine, authz.Act, owned},
 		{authz.Keypairs, roots, authz.Act, hidden},
 		{authz.Keypairs, roots, authz.Change, hidden},
-		{authz.Keypairs, mine, authz.Reveal, hidden},
+		{authz.Keypairs, mine, authz.Reveal, ""},
+		{authz.Keypairs, authz.Object{Owner: "u", OwnerRole: authz.RoleUser, Domain: "d", Keys: []cluster.AccessKey{"AK-u"}}, authz.Reveal,
+			"author, owner"},
 
 		{authz.Projects, ofProject, authz.See, "admin, admin and member, author, member, monitor, monitor and owner, superadmin"},
 		{authz.Projects, ofProject, authz.Use, "admin and member, author, member"},
@@ -282,7 +284,8 @@ func TestRefusals(t *testing.T) {
 	require.True(t, fault.Is(authz.Sessions.Check(people["stranger"], authz.See, o), fault.NotFound))
 	require.EqualError(t, authz.Sessions.Check(people["stranger"], authz.See, o), authz.NotFound("session", "work").Error())
 	require.ErrorContains(t, authz.Sessions.Check(people["monitor"], authz.Change, o),
-		"o@x may not change this session: this needs its owner, an administrator of its domain (not over superadmins) or a superadmin")
+		"o@x may not change this session: this needs its owner, an administrator of its domain (not over superadmins), "+
+			"an administrator of its project (not over superadmins and administrators of the domain) or a superadmin")
 	require.ErrorContains(t, authz.Sessions.Check(people["nobody"], authz.See, o), "authenticated")
 
 	require.NoError(t, authz.Agents.Need(people["monitor"], authz.See, authz.Object{}, "list agents"))
@@ -352,6 +355,11 @@ func anyone(t *rapid.T) authz.Actor {
 	a := actor(rapid.SampledFrom([]authz.Role{authz.RoleSuperadmin, authz.RoleAdmin, authz.RoleUser, authz.RoleMonitor, ""}).Draw(t, "role"),
 		rapid.SampledFrom([]string{"u", "v"}).Draw(t, "user"), rapid.SampledFrom([]string{"d", "e", ""}).Draw(t, "domain"))
 	a.Projects = rapid.SliceOfN(rapid.SampledFrom([]cluster.ProjectID{"p", "q"}), 0, 2).Draw(t, "projects")
+	for i, p := range a.Projects {
+		if rapid.Bool().Draw(t, fmt.Sprint("administers project ", i)) {
+			a.Leads = append(a.Leads, p)
+		}
+	}
 	a.AllowedRegistries = rapid.SliceOfN(rapid.SampledFrom([]string{"r", "local", ""}), 0, 2).Draw(t, "registries")
 	return a
 }
@@ -395,7 +403,13 @@ func TestInvariants(t *testing.T) {
 				if k.May(half, v, o) || k.May(authz.Actor{Role: a.Role, Domain: a.Domain, Projects: a.Projects}, v, o) {
 					says("who is not authenticated may do nothing")
 				}
-				reads := v == authz.See || v == authz.Reach || v == authz.ReadFiles
+				if v == authz.Reveal { // of keypairs alone
+					if allowed && !slices.Contains(o.Keys, a.AccessKey) {
+						says("secrets are told to nobody but who signs with them")
+					}
+					continue
+				}
+				reads := v == authz.See || v == authz.Reach || v == authz.ReadFiles || v == authz.SeeMembers
 				if a.Role == authz.RoleMonitor && !reads && allowed {
 					says("monitors change nothing")
 				}
@@ -403,19 +417,29 @@ func TestInvariants(t *testing.T) {
 					says("monitors see everything")
 				}
 				// What follows from membership, a share or the domain's lists is not for the office: it holds for superadmins as for everybody.
-				office := v == authz.See || v == authz.Change || v == authz.Administer || v == authz.Act || v == authz.Reveal || v == authz.ReadFiles
+				office := v == authz.See || v == authz.Change || v == authz.Administer || v == authz.Act || v == authz.ReadFiles
+				if k.Noun == authz.Users.Noun && v == authz.Act { // as a superadmin nobody acts
+					office = false
+					if allowed && (a.Role != authz.RoleSuperadmin || o.OwnerRole == authz.RoleSuperadmin) {
+						says("superadmins alone act as others, and not as superadmins")
+					}
+				}
 				if a.Role == authz.RoleSuperadmin && office && !allowed {
 					says("superadmins may do everything")
 				}
-				ofDomain := k.Noun == authz.Users.Noun && a.Role == authz.RoleAdmin && a.Domain == o.Domain
+				ofDomain := (k.Noun == authz.Users.Noun || k.Noun == authz.Keypairs.Noun) && a.Role == authz.RoleAdmin && a.Domain == o.Domain
 				if v == authz.Administer && a.Role != authz.RoleSuperadmin && !ofDomain && allowed {
-					says("only superadmins administer, and administrators of a domain its users")
+					says("only superadmins administer, and administrators of a domain its users and their keypairs")
 				}
 				personal := k.Noun == authz.Sessions.Noun || k.Noun == authz.Circuits.Noun || k.Noun == authz.Keypairs.Noun ||
-					k.Noun == authz.Users.Noun
+					k.Noun == authz.Users.Noun || k.Noun == authz.Tokens.Noun
 				if personal && a.Role == authz.RoleAdmin && o.OwnerRole == authz.RoleSuperadmin && o.Owner != a.UserID && !o.Given && !o.Public &&
 					allowed {
 					says("an administrator of a domain never touches what belongs to a superadmin")
+				}
+				higher := o.OwnerRole == authz.RoleSuperadmin || o.OwnerRole == authz.RoleAdmin
+				if personal && a.Role == authz.RoleUser && higher && o.Owner != a.UserID && !o.Given && !o.Public && allowed {
+					says("an administrator of a project never touches what belongs to an administrator")
 				}
 				if a.Role == authz.RoleAdmin && a.Domain == "" && o.Domain == "" && personal && o.Owner != a.UserID && !o.Given && !o.Public &&
 					allowed {
@@ -451,6 +475,35 @@ func TestKindsAreWhole(t *testing.T) {
 	}
 	require.Equal(t, "nobody", authz.Sessions.Who("dance"))
 	require.Equal(t, "every user", authz.Announcements.Who(authz.See))
-	require.Equal(t, []authz.Fact{authz.Domain, authz.Owner, authz.OwnerRole}, authz.Sessions.Facts())
+	require.Equal(t, []authz.Fact{authz.Domain, authz.Owner, authz.OwnerRole, authz.Project}, authz.Sessions.Facts())
 	require.Equal(t, []authz.Fact{authz.ToKeys, authz.Active, authz.ToDomains, authz.ToProjects}, authz.ResourceGroups.Facts())
+}
+
+// Who administers a project does what its members do with their sessions, admits members, and is nobody elsewhere.
+func TestAdministratorsOfProjects(t *testing.T) {
+	t.Parallel()
+	lead := actor(authz.RoleUser, "t", "d")
+	lead.Projects, lead.Leads = []cluster.ProjectID{"p", "q"}, []cluster.ProjectID{"p"}
+	of := func(project cluster.ProjectID, role authz.Role) authz.Object {
+		return authz.Object{Owner: "u", OwnerRole: role, Domain: "d", Project: project}
+	}
+	for _, k := range []authz.Kind{authz.Sessions, authz.Circuits} {
+		for _, v := range []authz.Verb{authz.See, authz.Change} {
+			require.True(t, k.May(lead, v, of("p", authz.RoleUser)), "%s %s", v, k.Noun)
+			require.False(t, k.May(lead, v, of("q", authz.RoleUser)), "of a project that they are a member of: %s %s", v, k.Noun)
+			require.False(t, k.May(lead, v, of("", authz.RoleUser)), "%s %s", v, k.Noun)
+			require.False(t, k.May(lead, v, of("p", authz.RoleAdmin)), "%s %s", v, k.Noun)
+			require.False(t, k.May(lead, v, of("p", authz.RoleSuperadmin)), "%s %s", v, k.Noun)
+		}
+	}
+	project := authz.Object{Project: "p", Domain: "d"}
+	require.True(t, authz.Projects.May(lead, authz.Admit, project))
+	require.True(t, authz.Projects.May(lead, authz.SeeMembers, project))
+	for _, v := range []authz.Verb{authz.Change, authz.Create, authz.Purge, authz.Administer} {
+		require.False(t, authz.Projects.May(lead, v, project), v)
+	}
+	require.False(t, authz.Projects.May(lead, authz.Admit, authz.Object{Project: "q", Domain: "d"}))
+	require.False(t, authz.Keypairs.May(lead, authz.Act, authz.Object{Owner: "u", OwnerRole: authz.RoleUser, Domain: "d", Project: "p"}))
+	lead.Role = authz.RoleMonitor
+	require.False(t, authz.Projects.May(lead, authz.Admit, project))
 }

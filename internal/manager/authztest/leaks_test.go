@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store/list"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // The idle report shows an administrator of a domain the sessions of its users, but nothing of superadmins.
@@ -211,9 +212,9 @@ FROM images LIMIT 1`)
 	require.ErrorContains(t, err, "r.example")
 
 	// This writes domains.allowed_docker_registries.
-	require.NoError(t, w.Tenancy.AllowRegistries(ctx, w.Admin, "default", []string{"r.example"}))
+	require.NoError(t, w.Tenancy.ModifyDomain(ctx, w.Admin, "default", tenancy.DomainProps{AllowedRegistries: &[]string{"r.example"}}))
 	for _, bad := range []string{"", "r.example/team", "a b"} {
-		err := w.Tenancy.AllowRegistries(ctx, w.Admin, "default", []string{bad})
+		err := w.Tenancy.ModifyDomain(ctx, w.Admin, "default", tenancy.DomainProps{AllowedRegistries: &[]string{bad}})
 		require.True(t, fault.Is(err, fault.Invalid), "%q: %v", bad, err)
 	}
 	require.ElementsMatch(t, []string{managertest.Image, image}, listed(user))

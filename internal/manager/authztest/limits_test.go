@@ -33,7 +33,8 @@ var enforced = map[string]map[string]string{
 		"allowed_vfolder_hosts": "TestHostRefusalNamesHostAndPermission",
 	},
 	"user_resource_policies": {
-		"max_vfolder_count": "TestConcurrentCreatesStayBelowTheLimit", "max_quota_scope_size": "TestAScopeGetsItsLimitAtFirst",
+		"max_concurrent_logins": "TestConcurrentLoginsAreBounded",
+		"max_vfolder_count":     "TestConcurrentCreatesStayBelowTheLimit", "max_quota_scope_size": "TestAScopeGetsItsLimitAtFirst",
 		"max_customized_image_count": "TestCustomizedImagesAreLimited",
 		"max_customized_image_bytes": "TestCustomizedImagesAreLimited",
 	},
@@ -48,8 +49,9 @@ var enforced = map[string]map[string]string{
 		"total_resource_slots":  "TestCommitsNeverExceedALimit",
 		"allowed_vfolder_hosts": "TestProjectsHaveLimits",
 	},
-	"users":    {"status": "TestWhoIsRefusedAtTheDoor", "allowed_client_ip": "TestUsersComeFromAllowedAddresses"},
-	"keypairs": {"is_active": "TestActorsAreBelievedForAMomentAndForgottenAtOnce", "rate_limit": "TestKeypairsHaveTheirOwnRate"},
+	"users": {"status": "TestWhoIsRefusedAtTheDoor", "allowed_client_ip": "TestUsersComeFromAllowedAddresses"},
+	"keypairs": {"is_active": "TestActorsAreBelievedForAMomentAndForgottenAtOnce", "rate_limit": "TestKeypairsHaveTheirOwnRate",
+		"concurrency_limit": "TestCommitsNeverExceedALimit", "expires_at": "TestRotationMovesEverything"},
 }
 
 // waiting are limits of what does not exist yet, with the package that will enforce them: when it comes, so must a test above.
@@ -75,6 +77,7 @@ var plain = map[string][]string{
 		"type",
 		"resource_policy",
 		"dotfiles",
+		"parent_id",
 	},
 	"users": {
 		"id",
@@ -89,7 +92,7 @@ var plain = map[string][]string{
 		"domain_name",
 		"role",
 		"resource_policy",
-		"totp_activated",
+		"totp_activated", "login_directory",
 		"sudo_session_enabled",
 		"main_access_key",
 		"container_uid",
@@ -98,6 +101,7 @@ var plain = map[string][]string{
 		"integration_id",
 		"created_at",
 		"modified_at",
+		"is_service",
 	},
 	"keypairs": {
 		"access_key",
@@ -111,6 +115,8 @@ var plain = map[string][]string{
 		"ssh_private_sealed",
 		"dotfiles",
 		"bootstrap_script",
+		"replaced_by",
+		"deleted_at",
 		"created_at",
 		"modified_at",
 	},

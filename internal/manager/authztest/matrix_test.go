@@ -52,6 +52,11 @@ func ofOwner(_ authz.Actor, _ *world, s set) authz.Object {
 	return authz.Object{Owner: cluster.UserID(s.user), OwnerRole: s.role, Domain: "d"}
 }
 
+// ofSession is ofOwner with the project that the session runs in.
+func ofSession(_ authz.Actor, w *world, s set) authz.Object {
+	return authz.Object{Owner: cluster.UserID(s.user), OwnerRole: s.role, Domain: "d", Project: cluster.ProjectID(w.project)}
+}
+
 // ofFolder is ofOwner with what folders have.
 func ofFolder(_ authz.Actor, _ *world, s set) authz.Object {
 	return authz.Object{Owner: cluster.UserID(s.user), OwnerRole: s.role, Domain: "d", Permission: cluster.ReadWrite}
@@ -62,12 +67,30 @@ func ofRole(_ authz.Actor, _ *world, s set) authz.Object {
 	return authz.Object{OwnerRole: s.role, Domain: "d"}
 }
 
+// ofService is a service account of the domain.
+func ofService(_ authz.Actor, _ *world, _ set) authz.Object {
+	return authz.Object{OwnerRole: authz.RoleUser, Domain: "d", Service: true}
+}
+
 // ofItself is the actor's own.
 func ofItself(a authz.Actor, _ *world, _ set) authz.Object { return authz.Object{Owner: a.UserID} }
+
+// ofTemplate is what the owner has for a project.
+func ofTemplate(_ authz.Actor, w *world, s set) authz.Object {
+	return authz.Object{Owner: cluster.UserID(s.user), OwnerRole: s.role, Domain: "d", Project: cluster.ProjectID(w.project)}
+}
 
 func ofProject(_ authz.Actor, w *world, _ set) authz.Object {
 	return authz.Object{Project: cluster.ProjectID(w.project), ProjectType: "general", Domain: "d", Permission: cluster.ReadWrite}
 }
+
+// ofOwnDomain is the domain of whoever asks.
+// ofOwnUsers is a user of the actor's own domain.
+func ofOwnUsers(a authz.Actor, _ *world, _ set) authz.Object {
+	return authz.Object{Domain: a.Domain, OwnerRole: authz.RoleUser}
+}
+
+func ofOwnDomain(a authz.Actor, _ *world, _ set) authz.Object { return authz.Object{Domain: a.Domain} }
 
 func ofDomain(_ authz.Actor, _ *world, _ set) authz.Object { return authz.Object{Domain: "d"} }
 
@@ -139,20 +162,7 @@ func TestMatrix(t *testing.T) {
 	t.Parallel()
 	w, actors := newWorld(t)
 	w.renew()
-	nouns := map[string]reflect.Value{
-		"audit":    reflect.ValueOf(w.Audit),
-		"tenancy":  reflect.ValueOf(w.Tenancy),
-		"resource": reflect.ValueOf(w.Resources),
-		"image":    reflect.ValueOf(w.Images),
-		"node": reflect.ValueOf(
-			w.Nodes,
-		),
-		"folder":    reflect.ValueOf(w.Folders),
-		"session":   reflect.ValueOf(w.Sessions),
-		"app":       reflect.ValueOf(w.Apps),
-		"idle":      reflect.ValueOf(w.Idle),
-		"operation": reflect.ValueOf(w.Operations),
-	}
+	nouns := services(w)
 	covered := map[string]bool{}
 	for _, l := range matrix {
 		covered[l.method] = true
@@ -245,6 +255,10 @@ func (l line) shows(w *world, s set) string {
 		return s.session
 	case authz.Circuits.Noun:
 		return s.circuit
+	case authz.Templates.Noun:
+		return s.template
+	case authz.ErrorLogs.Noun:
+		return s.errorLog
 	case authz.Folders.Noun:
 		if l.object(authz.Actor{}, w, s).Project != "" {
 			return w.projectFolder
@@ -254,12 +268,16 @@ func (l line) shows(w *world, s set) string {
 		return s.email
 	case authz.Keypairs.Noun:
 		return s.key
+	case authz.Tokens.Noun:
+		return s.token
 	case authz.Projects.Noun:
 		return w.project
 	case authz.Domains.Noun:
 		return `"d"`
 	case authz.ResourceGroups.Noun:
 		return `"g"`
+	case authz.AgentSummaries.Noun:
+		return `"of-g"`
 	case authz.Images.Noun:
 		switch o := l.object(authz.Actor{}, w, s); {
 		case o.Project != "":
@@ -270,6 +288,8 @@ func (l line) shows(w *world, s set) string {
 		return s.image
 	case authz.Policies.Noun:
 		return `"unused"`
+	case authz.UsageIntervals.Noun:
+		return s.user
 	}
 	return ""
 }
@@ -325,7 +345,10 @@ func paperWorld() (*world, map[string]authz.Actor) {
 	who := func(user, domain string, role authz.Role, projects ...cluster.ProjectID) authz.Actor {
 		return authz.Actor{UserID: cluster.UserID(user), AccessKey: "k", Role: role, Domain: domain, Projects: projects}
 	}
-	return w, map[string]authz.Actor{"owner": who("owner", "d", authz.RoleUser, "p"), "member": who("m", "d", authz.RoleUser, "p"),
+	lead := who("l", "d", authz.RoleUser, "p")
+	lead.Leads = lead.Projects
+	return w, map[string]authz.Actor{"project admin": lead, "owner": who("owner", "d", authz.RoleUser, "p"),
+		"member": who("m", "d", authz.RoleUser, "p"),
 		"other project": who(
 			"o",
 			"d",
@@ -353,8 +376,9 @@ const middle = `
 ## Use cases
 
 The object belongs to a user of a domain and a project (the owner), or to the project or the whole cluster. *member* is another user of
-the same project, *other project* a user of the same domain, *stranger* one of another domain. The last column is an administrator of
-the domain and an object of a superadmin in it. "hidden" answers as if the object did not exist, or leaves it out of a list.
+the same project, *project admin* one who administers it, *other project* a user of the same domain, *stranger* one of another domain. The
+last column is an administrator of the domain and an object of a superadmin in it. "hidden" answers as if the object did not exist, or
+leaves it out of a list.
 
 `
 

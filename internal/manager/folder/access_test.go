@@ -3,6 +3,7 @@ package folder
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"berth.dev/berth/internal/cluster"
@@ -82,13 +83,13 @@ func TestPermits(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"data", "a b", ".local", ".linuxbrew", "Größe-1_x.y", "x (2)", "__"} {
+	for _, name := range []string{"data", "a b", ".local", ".linuxbrew", "Größe-1_x.y", "x (2)", "__", strings.Repeat("ß", 64)} {
 		if err := checkName(name, OfUser, UsageGeneral); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", "...", "a/b", "a\x00", "a\n", " a", "a ", ".ssh", ".bashrc", ".zsh_profile", ".terminfo",
-		".jupyter", ".tmux.conf", "home", "tmp", "_",
+	for _, name := range []string{"", ".", "..", "...", strings.Repeat("ß", 65), "a\xff", "a/b", "a\x00", "a\n", " a", "a ", ".ssh", ".bashrc",
+		".zsh_profile", ".terminfo", ".jupyter", ".tmux.conf", "home", "tmp", "_",
 		"0f5e1f6a-1f0c-4a50-a1a0-0123456789ab", "0f5e1f6a1f0c4a50a1a00123456789ab", "a:b", "a,b", "a=b"} {
 		if checkName(name, OfUser, UsageGeneral) == nil {
 			t.Errorf("%q is allowed", name)

@@ -15,7 +15,7 @@ func TestEveryUseCaseDecidesAboutItsActor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	others := map[string]bool{ // not called on behalf of anybody
-		"NewLoop": true, "Loops": true, "Hold": true,
+		"NewLoop": true, "Loops": true, "Hold": true, "Discard": true,
 		"ResolveMounts": true, // the owner comes after the queries; see TestResolveMounts
 	}
 	ctx, actor := reflect.TypeFor[context.Context](), reflect.TypeFor[authz.Actor]()

@@ -1,22 +1,17 @@
 package folder
 
 import (
-	"context"
-	"fmt"
 	"slices"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/audit"
-	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // HostPermissions are permissions by host, as policies list them.
 type HostPermissions map[string][]HostPermission
 
-// check refuses what names no host or no permission. Hosts need not be there now.
-func (h HostPermissions) check() (map[string]any, error) {
+// Checked is what domains, projects and policies store; it refuses what names no host or no permission. Hosts need not be there now.
+func (h HostPermissions) Checked() (map[string]any, error) {
 	out := make(map[string]any, len(h))
 	for host, list := range h {
 		if _, err := cluster.ParseVolumeHost(host); err != nil {
@@ -33,47 +28,23 @@ func (h HostPermissions) check() (map[string]any, error) {
 	return out, nil
 }
 
-// AllowInDomain replaces what a domain allows on hosts (superadmins).
-func (s *Service) AllowInDomain(ctx context.Context, a authz.Actor, domain string, hosts HostPermissions) (err error) {
-	ctx, end := audit.Begin(ctx, s.d.Store, a, "domain.allow-folder-hosts", domain)
-	defer end(&err)
-	if err := authz.Domains.Need(a, authz.Administer, authz.Object{}, "change what domains allow"); err != nil {
-		return err
+// CheckHosts is Checked for permissions as words.
+func CheckHosts(of map[string][]string) (map[string]any, error) {
+	h := HostPermissions{}
+	for host, words := range of {
+		h[host] = make([]HostPermission, len(words))
+		for i, w := range words {
+			h[host][i] = HostPermission(w)
+		}
 	}
-	allowed, err := hosts.check()
-	if err != nil {
-		return err
-	}
-	n, err := s.d.Store.SetHostsOfDomain(ctx, domain, allowed)
-	if err != nil {
-		return fmt.Errorf("change the folder hosts of domain %s: %w", domain, err)
-	}
-	if n == 0 {
-		return authz.NotFound("domain", domain)
-	}
-	return nil
+	return h.Checked()
 }
 
-// AllowInProject replaces what a project allows on hosts, besides its domain (administrators of the domain).
-func (s *Service) AllowInProject(ctx context.Context, a authz.Actor, project string, hosts HostPermissions) (err error) {
-	ctx, end := audit.Begin(ctx, s.d.Store, a, "project.allow-folder-hosts", project)
-	defer end(&err)
-	if err := authz.Authenticated(a); err != nil {
-		return err
+// PermissionWords are AllPermissions as words.
+func PermissionWords() []string {
+	var out []string
+	for _, p := range AllPermissions() {
+		out = append(out, string(p))
 	}
-	p, err := s.d.Tenancy.VisibleProject(ctx, a, project, a.Domain)
-	if err != nil {
-		return err
-	}
-	if err := authz.Projects.Check(a, authz.Change, tenancy.ProjectObject(p, project)); err != nil {
-		return err
-	}
-	allowed, err := hosts.check()
-	if err != nil {
-		return err
-	}
-	if _, err := s.d.Store.SetHostsOfProject(ctx, p.ID, allowed); err != nil {
-		return fmt.Errorf("change the folder hosts of project %s: %w", p.Name, err)
-	}
-	return nil
+	return out
 }

@@ -141,6 +141,7 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 	if err := searchWhere(l, me, a, q); err != nil {
 		return out, err
 	}
+	l.Counts = func() []string { return searchCounts(l, me, a, q) }
 	ids, total, err := l.Keys(ctx, s.d.Store.DB(), q.Query)
 	if err != nil {
 		return out, fmt.Errorf("search folders: %w", err)
@@ -151,6 +152,35 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 	}
 	out.Items, out.Total = list.InOrder(ids, found), total
 	return out, nil
+}
+
+// keptCounts are where the number of folders is kept, as far as the domain and the owner's role say who sees them. Whose a folder is is not
+// known there.
+const keptCounts = `SELECT coalesce(sum(f.n), 0)::bigint FROM (SELECT c.domain_name, c.status, c.owner_role, c.n, NULL::uuid AS id,
+	NULL::uuid AS user_id, NULL::uuid AS creator_id, NULL::text AS permission,
+	CASE WHEN c.kind = 'project' THEN '00000000-0000-0000-0000-000000000000'::uuid END AS project_id
+	FROM list_counts c WHERE c.list = 'folders') f CROSS JOIN LATERAL (SELECT f.owner_role AS role) u
+CROSS JOIN LATERAL (SELECT NULL::text AS type) p CROSS JOIN LATERAL (SELECT NULL::text AS permission) g WHERE true`
+
+// searchCounts are where the number of folders of a search is kept: those that the actor administrates, and besides those that the actor
+// has, owns or is a member of the project of. nil: they have to be counted.
+func searchCounts(l *list.Spec, me string, a authz.Actor, q SearchQuery) []string {
+	near := func() string {
+		return "SELECT count(*) FROM " + searchFrom + me + ` WHERE f.id IN (SELECT x.id FROM folders x WHERE x.user_id = ` + me +
+			` UNION SELECT x.folder_id FROM folder_permissions x WHERE x.user_id = ` + me +
+			` UNION SELECT x.id FROM folders x WHERE x.project_id = ANY(` + l.Arg(store.Texts(a.Projects)) + "::uuid[]))"
+	}
+	domain, inDomain := strings.CutPrefix(q.Scope, "domain:")
+	switch {
+	case a.Role == authz.RoleUser || q.Of == OwnFolders || q.Of == GrantedFolders:
+		return []string{near()}
+	case q.Right != "" && !slices.Contains(rightVerbs[0].rights, q.Right) || q.Scope != "" && (!inDomain || domain == ""):
+		return nil
+	case a.Role == authz.RoleAdmin:
+		return []string{keptCounts,
+			near() + " AND (f.domain_name = " + l.Arg(a.Domain) + " AND coalesce(u.role, '') <> 'superadmin') IS NOT TRUE"}
+	}
+	return []string{keptCounts}
 }
 
 // searchWhere restricts a search to what the actor may see and to what the query selects. me is the placeholder of the actor's id.
@@ -169,7 +199,7 @@ func searchWhere(l *list.Spec, me string, a authz.Actor, q SearchQuery) error {
 	case OwnFolders:
 		l.Where("f.user_id = " + me)
 	case GrantedFolders:
-		l.Where("f.user_id <> " + me + " AND g.permission IS NOT NULL")
+		l.Where("f.user_id <> " + me + " AND f.id = ANY(ARRAY(SELECT x.folder_id FROM folder_permissions x WHERE x.user_id = " + me + "))")
 	case ProjectFolders:
 		l.Where("f.project_id IS NOT NULL")
 	default:
@@ -204,11 +234,11 @@ func scopeSQL(l *list.Spec, scope, me string) (string, error) {
 	uuid, ok := cluster.CanonicalUUID(id)
 	switch {
 	case ok && kind == "project":
-		return "(f.project_id = " + l.Arg(uuid) + "::uuid OR f.user_id = " + me + " OR f.user_id IS NOT NULL AND g.permission IS NOT NULL)", nil
+		return "(f.project_id = " + l.Arg(uuid) + "::uuid OR f.user_id = " + me +
+			" OR f.user_id IS NOT NULL AND f.id = ANY(ARRAY(SELECT x.folder_id FROM folder_permissions x WHERE x.user_id = " + me + ")))", nil
 	case ok && kind == "user":
 		arg := l.Arg(uuid) + "::uuid"
-		return "(f.user_id = " + arg + " OR EXISTS (SELECT 1 FROM folder_permissions x WHERE x.folder_id = f.id AND x.user_id = " + arg +
-			"))", nil
+		return "(f.user_id = " + arg + " OR f.id = ANY(ARRAY(SELECT x.folder_id FROM folder_permissions x WHERE x.user_id = " + arg + ")))", nil
 	}
 	return "", fault.Invalidf("%.80q is no scope of folders", scope).WithNext("write user:<uuid>, project:<uuid> or domain:<name>")
 }

@@ -14,9 +14,10 @@ const (
 	loopCalm = 30 * time.Second
 )
 
-// Loops returns the control loop that has storage proxies do what folders' rows say.
+// Loops returns the control loops of folders: storage proxies do what folders' rows say, and sessions lose the folders to which their
+// owners lost the right.
 func (s *Service) Loops() []reconcile.Loop {
-	return []reconcile.Loop{{
+	return []reconcile.Loop{s.withholdLoop(), {
 		Name:  "folder",
 		Hears: func(topic string) bool { return topic == store.TopicFolders },
 		Begin: func(t reconcile.Term) reconcile.Work {

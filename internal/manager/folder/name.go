@@ -5,13 +5,17 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
 
+const maxName = 64 // characters of a folder's name
+
 var (
-	nameText = regexp.MustCompile(`^[\p{L}\p{N}._-][\p{L}\p{N} ._+@()~-]{0,63}$`)
+	// nameText leaves the length to maxName: a count of these classes would be compiled into megabytes.
+	nameText = regexp.MustCompile(`^[\p{L}\p{N}._-][\p{L}\p{N} ._+@()~-]*$`)
 	// dotNames are files that programs read from the home directory: a folder there would break them.
 	dotNames = regexp.MustCompile(`^\.(\w+rc|\w+_profile)$`)
 )
@@ -30,7 +34,7 @@ func checkName(name string, of Ownership, usage UsageMode) error {
 			WithNext("use 1 to 64 letters, digits, spaces and . _ - + @ ( ) ~")
 	}
 	switch {
-	case !nameText.MatchString(name):
+	case utf8.RuneCountInString(name) > maxName, !nameText.MatchString(name):
 		return bad("it is too long or has other characters than allowed")
 	case strings.Trim(name, ".") == "", strings.HasSuffix(name, " "):
 		return bad("it consists of dots or ends with a space")

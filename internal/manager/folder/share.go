@@ -214,7 +214,7 @@ func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns
 func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "invitation.accept", id)
 	defer end(&err)
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.Changing(a, authz.AreaFolders); err != nil {
 		return err
 	}
 	mine := func(i invitation) bool { return i.InviteeID == string(a.UserID) }
@@ -242,7 +242,7 @@ func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string
 func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "invitation.delete", id)
 	defer end(&err)
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.Changing(a, authz.AreaFolders); err != nil {
 		return err
 	}
 	me := string(a.UserID)
@@ -261,7 +261,7 @@ func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string
 func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string, perm cluster.MountPermission) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "invitation.modify", id)
 	defer end(&err)
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.Changing(a, authz.AreaFolders); err != nil {
 		return err
 	}
 	if !perm.Valid() {
@@ -348,6 +348,9 @@ func (s *Service) Unshare(ctx context.Context, a authz.Actor, ref string, emails
 func (s *Service) Leave(ctx context.Context, a authz.Actor, ref string, user *cluster.UserID) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.leave", ref)
 	defer end(&err)
+	if err := authz.Changing(a, authz.AreaFolders); err != nil {
+		return err
+	}
 	f, err := s.find(ctx, a, ref, living)
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 
 // desk asks GraphQL on a database of its own, as whoever actor is.
 type desk struct {
-	t       *testing.T
+	t       testing.TB
 	store   *store.Store
 	world   *managertest.World
 	actor   authz.Actor
@@ -37,7 +37,7 @@ func (oracle) Explain(_ context.Context, id cluster.SessionID) (session.Explanat
 		Shortfall: cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, Remedies: []string{"end a session"}}, nil
 }
 
-func newDesk(t *testing.T, change ...func(*nouns.Deps)) *desk {
+func newDesk(t testing.TB, change ...func(*nouns.Deps)) *desk {
 	t.Helper()
 	w := managertest.New(t, append([]func(*nouns.Deps){func(d *nouns.Deps) { d.Explainer = oracle{} }}, change...)...)
 	d := &desk{t: t, store: w.Store, world: w, admin: w.Admin}
@@ -51,18 +51,26 @@ func newDesk(t *testing.T, change ...func(*nouns.Deps)) *desk {
 	return d
 }
 
+// post sends a request.
+func (d *desk) post(query string, vars map[string]any) (body string, code int) {
+	d.t.Helper()
+	sent, err := json.Marshal(map[string]any{"query": query, "variables": vars})
+	require.NoError(d.t, err)
+	w := httptest.NewRecorder()
+	ctx := context.WithValue(d.t.Context(), counted{}, true)
+	d.handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", "/admin/gql", strings.NewReader(string(sent))))
+	return w.Body.String(), w.Code
+}
+
 // ask sends a request and reads its data; errs are the messages of its errors.
 func (d *desk) ask(query string, vars map[string]any, into any) (errs []string) {
 	d.t.Helper()
-	body, err := json.Marshal(map[string]any{"query": query, "variables": vars})
-	require.NoError(d.t, err)
-	w := httptest.NewRecorder()
-	d.handler.ServeHTTP(w, httptest.NewRequestWithContext(d.t.Context(), "POST", "/admin/gql", strings.NewReader(string(body))))
+	body, _ := d.post(query, vars)
 	var reply struct {
 		Data   json.RawMessage
 		Errors []struct{ Message string }
 	}
-	require.NoError(d.t, json.Unmarshal(w.Body.Bytes(), &reply), w.Body.String())
+	require.NoError(d.t, json.Unmarshal([]byte(body), &reply), body)
 	for _, e := range reply.Errors {
 		errs = append(errs, e.Message)
 	}

@@ -85,13 +85,18 @@ var prices = func() cost.Prices {
 		"ComputeSessionNode.dependents":    {Flat: 5, Items: 2}, "ComputeSessionNode.dependees": {Items: 2},
 		"ComputeSessionNode.kernel_nodes": {Items: 2}, "KernelNode.image": {Flat: 2}, "ImageNode.labels": {Items: 2},
 		"ComputeSessionConnection.edges": {}, "KernelConnection.edges": {}, // counted by the fields above
+		"ComputeContainer.image_object": {Flat: 2}, "ImageNode.resource_limits": {Items: 2}, "User.groups": {Items: 2},
+		"Queries.agent_summary_list": {Flat: rootPrice, Items: cost.MaxItems, Page: true, Most: 1000},
 	}
 	for _, name := range []string{"compute_session_list", "compute_container_list", "agent_list", "keypair_list", "vfolder_list",
-		"vfolder_own_list", "vfolder_invited_list", "vfolder_project_list", "storage_volume_list"} {
+		"vfolder_own_list", "vfolder_invited_list", "vfolder_project_list", "storage_volume_list", "user_list", "inference_session_list",
+		"agent_nodes", "user_nodes", "group_nodes", "image_nodes", "session_pending_queue", "adminUsersV2", "adminProjectsV2",
+		"domainProjectsV2", "scopedAuditLogsV2"} {
 		p["Queries."+name] = cost.Price{Flat: rootPrice, Items: cost.MaxItems, Page: true}
 	}
-	for _, name := range []string{"keypairs", "agents", "images", "keypair_resource_policies", "scaling_groups", "resource_presets",
-		"user_resource_policies", "project_resource_policies", "domains", "groups"} {
+	for _, name := range []string{"keypairs", "agents", "images", "customized_images", "keypair_resource_policies", "scaling_groups",
+		"resource_presets", "user_resource_policies", "project_resource_policies", "domains", "groups", "groups_by_name", "group_members",
+		"users", "purges", "accessible_scaling_groups"} {
 		p["Queries."+name] = cost.Price{Flat: rootPrice, Items: rootItems}
 	}
 	return p

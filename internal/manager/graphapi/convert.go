@@ -94,10 +94,10 @@ func toSession(s *session.Session) *model.ComputeSession {
 		ResourceOpts: jsonObject(s.ResourceOpts), ScalingGroup: &s.ResourceGroup,
 		ServicePorts: servicePorts(nil), Mounts: []*string{}, VfolderMounts: []*string{},
 		OccupyingSlots: slotsText(s.OccupyingSlots), OccupiedSlots: slotsText(s.OccupyingSlots), RequestedSlots: slotsText(s.RequestedSlots),
-		NumQueries: &s.NumQueries, Containers: []*model.ComputeContainer{}, AbusingReports: []*string{},
+		NumQueries: &s.NumQueries, Containers: []*model.ComputeContainer{}, AbusingReports: []*string{}, SessionID: new(string(s.ID)),
 	}
 	if main := s.MainKernel(); main != nil {
-		m.MainKernelID = new(string(main.ID))
+		m.MainKernelID, m.MainKernelRole = new(string(main.ID)), new(main.ClusterRole)
 		m.ServicePorts = servicePorts(main.ServicePorts)
 	}
 	seen := map[cluster.FolderID]bool{}
@@ -145,7 +145,7 @@ type metric struct {
 }
 
 var unitHints = map[string]string{
-	"cpu_util": "percent", "cpu_used": "msec", "mem": "bytes", "io_read": "bytes", "io_write": "bytes",
+	"cpu_util": "percent", "cpu_want": "percent", "cpu_used": "msec", "mem": "bytes", "io_read": "bytes", "io_write": "bytes",
 	"net_rx": "bps", "net_tx": "bps", "disk": "bytes",
 }
 
@@ -161,6 +161,35 @@ func metrics(values, capacity map[string]float64) map[string]metric {
 			m.Capacity, m.Pct = number(c), fmt.Sprintf("%.2f", 100*v/c)
 		}
 		out[name] = m
+	}
+	return out
+}
+
+// shownUnits are those that the official client's page of an agent has words for; it ends with an error at another one.
+var shownUnits = map[string]bool{"bytes": true, "percent": true, "Celsius": true}
+
+// complete gives every metric all members, and bytes without a fraction: the official client's page of an agent needs them.
+func complete(of map[string]metric) map[string]map[string]*string {
+	out := make(map[string]map[string]*string, len(of))
+	for name, m := range of {
+		if !shownUnits[m.UnitHint] {
+			continue
+		}
+		if m.UnitHint == "bytes" {
+			m.Current, _, _ = strings.Cut(m.Current, ".")
+		}
+		if m.Pct == "" && m.UnitHint == "percent" {
+			m.Pct = m.Current
+		}
+		out[name] = map[string]*string{"current": &m.Current, "capacity": optional(m.Capacity), "pct": optional(m.Pct), "unit_hint": &m.UnitHint}
+	}
+	return out
+}
+
+func completeDevices(of map[string]map[string]metric) map[string]map[string]map[string]*string {
+	out := make(map[string]map[string]map[string]*string, len(of))
+	for name, metrics := range of {
+		out[name] = complete(metrics)
 	}
 	return out
 }
@@ -193,7 +222,7 @@ func toAgent(a *node.Agent) *model.Agent {
 				devices[name]["root"] = v
 			}
 		}
-		m.LiveStat = jsonText(map[string]any{"node": node, "devices": devices})
+		m.LiveStat = jsonText(map[string]any{"node": complete(node), "devices": completeDevices(devices)})
 		if v, ok := a.Live["cpu_util"]; ok {
 			m.CPUCurPct = &v
 		}
@@ -246,6 +275,7 @@ func toKeypair(k *tenancy.Keypair) *model.KeyPair {
 		ResourcePolicy: &k.ResourcePolicy, CreatedAt: &k.CreatedAt, ModifiedAt: &k.ModifiedAt, LastUsed: k.LastUsed,
 		RateLimit: &k.RateLimit, NumQueries: new(int(k.NumQueries)), ConcurrencyUsed: &k.ConcurrencyUsed,
 		SSHPublicKey: optional(k.SSHPublicKey), Dotfiles: jsonText(k.Dotfiles), BootstrapScript: &k.BootstrapScript,
+		ConcurrencyLimit: &k.ConcurrencyLimit, IsMain: &k.IsMain, ExpiresAt: k.ExpiresAt, ReplacedBy: optional(k.ReplacedBy),
 	}
 	if secret := k.SecretKey.Reveal(); secret != "" {
 		m.SecretKey = &secret
@@ -262,14 +292,10 @@ func toResourceGroup(g *resource.Group) *model.ScalingGroup {
 }
 
 // statusHistory is the wire's map of status to the time of its first arrival.
-func statusHistory(moves []session.Move) *string {
+func statusHistory(times map[cluster.Status]time.Time) *string {
 	at := map[string]string{}
-	for _, m := range moves {
-		if m.Kernel == "" && m.To != "" {
-			if _, seen := at[string(m.To)]; !seen {
-				at[string(m.To)] = m.At.UTC().Format(time.RFC3339Nano)
-			}
-		}
+	for status, t := range times {
+		at[string(status)] = t.Format(time.RFC3339Nano)
 	}
 	return jsonText(at)
 }

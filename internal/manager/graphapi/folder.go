@@ -175,7 +175,7 @@ func (q queries) load(ctx context.Context, id string) (*folder.Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ctx.Value(loadersKey{}).(*loaders).folders.Load(ctx, cluster.FolderID(id))()
+	return loadersOf(ctx).folders.Load(ctx, cluster.FolderID(id))()
 }
 
 func (q queries) Vfolder(ctx context.Context, id *string) (*model.VirtualFolder, error) {
@@ -226,6 +226,22 @@ func (q queries) Node(ctx context.Context, id string) (model.Node, error) {
 	case nodeOfSession:
 		if s, err := q.ComputeSessionNode(ctx, raw, nil, nil, nil); s != nil {
 			return s, err
+		}
+	case nodeOfAgent:
+		if a, err := q.agentNode(ctx, raw); a != nil {
+			return a, err
+		}
+	case nodeOfGroup:
+		if g, err := q.GroupNode(ctx, raw); g != nil {
+			return g, err
+		}
+	case nodeOfPerson:
+		if u, err := q.UserNode(ctx, raw); u != nil {
+			return u, err
+		}
+	case nodeOfImage:
+		if im, err := q.ImageNode(ctx, raw); im != nil {
+			return im, err
 		}
 	}
 	return nil, nil

@@ -68,9 +68,9 @@ func (p proxies) Do(_ context.Context, proxy, method, path string, request, repl
 }
 
 // newFolderDesk is a desk with folders, whose domain allows everything on all hosts.
-func newFolderDesk(t *testing.T) *desk {
+func newFolderDesk(t testing.TB, change ...func(*nouns.Deps)) *desk {
 	t.Helper()
-	d := newDesk(t, func(d *nouns.Deps) { d.Proxies = proxies{new(atomic.Pointer[int64])} })
+	d := newDesk(t, append(change, func(d *nouns.Deps) { d.Proxies = proxies{new(atomic.Pointer[int64])} })...)
 	all, err := json.Marshal(folder.AllPermissions())
 	require.NoError(t, err)
 	d.exec(
@@ -172,7 +172,7 @@ func (d *desk) create(name string) (madeFolder, string) {
 	return out.CreateVfolderV2.Vfolder, rawID(d.t, out.CreateVfolderV2.Vfolder.ID)
 }
 
-func rawID(t *testing.T, global string) string {
+func rawID(t testing.TB, global string) string {
 	t.Helper()
 	raw, err := base64.StdEncoding.DecodeString(global)
 	require.NoError(t, err)
@@ -630,7 +630,7 @@ func TestWhatPoliciesAllowOnHosts(t *testing.T) {
 	), props(
 		`{"local:volume1":"mount-in-session"}`,
 	), {
-		"description": "x",
+		"total_resource_slots": `{"cpu": "many"}`,
 	}} {
 		require.False(t, d.do("modify_domain", domain, map[string]any{"name": "default", "props": bad}).OK, bad)
 		require.False(t, d.do("modify_group", group, map[string]any{"gid": d.project(), "props": bad}).OK, bad)

@@ -70,7 +70,9 @@ type Handler struct {
 func New(deps Deps) *Handler {
 	n := deps.Nouns
 	schema := gqlexec.NewExecutableSchema(gqlexec.Config{Resolvers: &resolver{
-		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, idle: n.Idle,
+		tenancy: n.Tenancy, otp: n.OTP, purges: n.Purges,
+		resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions,
+		idle: n.Idle, audit: n.Audit,
 		actor: deps.Actor,
 	}})
 	h := &Handler{deps: deps, cfg: DefaultConfig(), schema: schema, exec: executor.New(schema), prices: pricesOf(schema.Schema()),

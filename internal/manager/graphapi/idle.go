@@ -12,7 +12,7 @@ func (s sessions) IdleChecks(ctx context.Context, obj *model.ComputeSession) (*s
 	if obj.Status == nil || *obj.Status != string(cluster.Running) {
 		return new("{}"), nil
 	}
-	r, err := ctx.Value(loadersKey{}).(*loaders).idle.Load(ctx, cluster.SessionID(*obj.ID))()
+	r, err := loadersOf(ctx).idle.load(ctx, cluster.SessionID(*obj.ID))
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,7 @@ func toPolicy(p *tenancy.KeypairPolicy) *model.KeyPairResourcePolicy {
 		MaxConcurrentSessions: &p.MaxConcurrentSessions, MaxConcurrentSftpSessions: &p.MaxConcurrentSFTP,
 		MaxContainersPerSession: &p.MaxContainers, MaxPendingSessionCount: p.MaxPendingSessions, MaxPriority: p.MaxPriority,
 		IdleTimeout: &p.IdleTimeout, AllowedVfolderHosts: jsonObject(p.AllowedHosts), MaxVfolderCount: new(int), MaxVfolderSize: new(int64),
+		MaxQuotaScopeSize: new(int64),
 	}
 	if p.MaxPendingSlots != nil {
 		m.MaxPendingSessionResourceSlots = slotsText(p.MaxPendingSlots)
@@ -41,6 +42,113 @@ func toPolicy(p *tenancy.KeypairPolicy) *model.KeyPairResourcePolicy {
 func (m mutations) ModifyKeypairResourcePolicy(
 	ctx context.Context, name string, p model.ModifyKeyPairResourcePolicyInput,
 ) (*model.MutationReply, error) {
+	props, err := keypairPolicyProps(p)
+	if err == nil {
+		err = m.tenancy.ModifyKeypairPolicy(ctx, m.who(ctx), name, props)
+	}
+	return reply(err)
+}
+
+func (m mutations) CreateKeypairResourcePolicy(
+	ctx context.Context, name string, p model.CreateKeyPairResourcePolicyInput,
+) (*model.CreateKeyPairResourcePolicyReply, error) {
+	props, err := keypairPolicyProps(model.ModifyKeyPairResourcePolicyInput{
+		DefaultForUnspecified: &p.DefaultForUnspecified, TotalResourceSlots: p.TotalResourceSlots, MaxSessionLifetime: p.MaxSessionLifetime,
+		MaxConcurrentSessions: &p.MaxConcurrentSessions, MaxConcurrentSftpSessions: p.MaxConcurrentSftpSessions,
+		MaxContainersPerSession: &p.MaxContainersPerSession, MaxPendingSessionCount: p.MaxPendingSessionCount,
+		MaxPendingSessionResourceSlots: p.MaxPendingSessionResourceSlots, MaxPriority: p.MaxPriority, IdleTimeout: &p.IdleTimeout,
+		AllowedVfolderHosts: p.AllowedVfolderHosts})
+	if err == nil {
+		err = m.tenancy.CreateKeypairPolicy(ctx, m.who(ctx), name, props)
+	}
+	r, err := reply(err)
+	if err != nil {
+		return nil, err
+	}
+	out := &model.CreateKeyPairResourcePolicyReply{Ok: r.Ok, Msg: r.Msg}
+	if *r.Ok {
+		made, err := m.tenancy.GetKeypairPolicy(ctx, m.who(ctx), name)
+		if err != nil {
+			return nil, err
+		}
+		out.ResourcePolicy = toPolicy(made)
+	}
+	return out, nil
+}
+
+func (m mutations) DeleteKeypairResourcePolicy(ctx context.Context, name string) (*model.MutationReply, error) {
+	return reply(m.tenancy.DeleteKeypairPolicy(ctx, m.who(ctx), name))
+}
+
+func (m mutations) CreateUserResourcePolicy(
+	ctx context.Context, name string, p model.CreateUserResourcePolicyInput,
+) (*model.CreateUserResourcePolicyReply, error) {
+	r, err := reply(m.tenancy.CreateUserPolicy(ctx, m.who(ctx), name, userPolicyProps(model.ModifyUserResourcePolicyInput(p))))
+	if err != nil {
+		return nil, err
+	}
+	out := &model.CreateUserResourcePolicyReply{Ok: r.Ok, Msg: r.Msg}
+	if *r.Ok {
+		out.ResourcePolicy, err = queries(m).UserResourcePolicy(ctx, &name)
+	}
+	return out, err
+}
+
+// either is the newer of two fields of one meaning, or the older.
+func either[T any](newer, older *T) *T {
+	if newer != nil {
+		return newer
+	}
+	return older
+}
+
+func userPolicyProps(p model.ModifyUserResourcePolicyInput) tenancy.PolicyProps {
+	return tenancy.PolicyProps{MaxFolders: p.MaxVfolderCount, MaxScopeBytes: either(p.MaxQuotaScopeSize, p.MaxVfolderSize),
+		MaxModelSessions: p.MaxSessionCountPerModelSession, MaxImages: p.MaxCustomizedImageCount,
+		MaxLogins: p.MaxConcurrentLogins}
+}
+
+func (m mutations) ModifyUserResourcePolicy(
+	ctx context.Context, name string, p model.ModifyUserResourcePolicyInput,
+) (*model.MutationReply, error) {
+	return reply(m.tenancy.ModifyUserPolicy(ctx, m.who(ctx), name, userPolicyProps(p)))
+}
+
+func (m mutations) DeleteUserResourcePolicy(ctx context.Context, name string) (*model.MutationReply, error) {
+	return reply(m.tenancy.DeleteUserPolicy(ctx, m.who(ctx), name))
+}
+
+func projectPolicyProps(p model.ModifyProjectResourcePolicyInput) tenancy.PolicyProps {
+	return tenancy.PolicyProps{MaxFolders: p.MaxVfolderCount, MaxScopeBytes: either(p.MaxQuotaScopeSize, p.MaxVfolderSize),
+		MaxNetworks: p.MaxNetworkCount}
+}
+
+func (m mutations) CreateProjectResourcePolicy(
+	ctx context.Context, name string, p model.CreateProjectResourcePolicyInput,
+) (*model.CreateProjectResourcePolicyReply, error) {
+	r, err := reply(m.tenancy.CreateProjectPolicy(ctx, m.who(ctx), name, projectPolicyProps(model.ModifyProjectResourcePolicyInput(p))))
+	if err != nil {
+		return nil, err
+	}
+	out := &model.CreateProjectResourcePolicyReply{Ok: r.Ok, Msg: r.Msg}
+	if *r.Ok {
+		out.ResourcePolicy, err = queries(m).ProjectResourcePolicy(ctx, name)
+	}
+	return out, err
+}
+
+func (m mutations) ModifyProjectResourcePolicy(
+	ctx context.Context, name string, p model.ModifyProjectResourcePolicyInput,
+) (*model.MutationReply, error) {
+	return reply(m.tenancy.ModifyProjectPolicy(ctx, m.who(ctx), name, projectPolicyProps(p)))
+}
+
+func (m mutations) DeleteProjectResourcePolicy(ctx context.Context, name string) (*model.MutationReply, error) {
+	return reply(m.tenancy.DeleteProjectPolicy(ctx, m.who(ctx), name))
+}
+
+// keypairPolicyProps reads what an input sets.
+func keypairPolicyProps(p model.ModifyKeyPairResourcePolicyInput) (tenancy.KeypairPolicyProps, error) {
 	props := tenancy.KeypairPolicyProps{
 		DefaultForUnspecified: p.DefaultForUnspecified, MaxSessionLifetime: p.MaxSessionLifetime,
 		MaxConcurrentSessions: p.MaxConcurrentSessions, MaxConcurrentSFTP: p.MaxConcurrentSftpSessions,
@@ -51,15 +159,13 @@ func (m mutations) ModifyKeypairResourcePolicy(
 	}
 	var err error
 	if props.AllowedHosts, err = options("allowed_vfolder_hosts", p.AllowedVfolderHosts); err != nil {
-		return reply(err)
+		return props, err
 	}
 	if props.TotalSlots, err = amounts("total_resource_slots", p.TotalResourceSlots); err != nil {
-		return reply(err)
+		return props, err
 	}
-	if props.MaxPendingSlots, err = amounts("max_pending_session_resource_slots", p.MaxPendingSessionResourceSlots); err != nil {
-		return reply(err)
-	}
-	return reply(m.tenancy.ModifyKeypairPolicy(ctx, m.who(ctx), name, props))
+	props.MaxPendingSlots, err = amounts("max_pending_session_resource_slots", p.MaxPendingSessionResourceSlots)
+	return props, err
 }
 
 // amounts reads slots as they are written: texts or numbers.

@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi/gqlexec"
@@ -19,6 +20,8 @@ import (
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store/list"
 	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/manager/tenancy/otp"
+	"berth.dev/berth/internal/manager/tenancy/purge"
 )
 
 // maxList bounds the lists that the wire does not page.
@@ -26,12 +29,15 @@ const maxList = 100
 
 type resolver struct {
 	tenancy   *tenancy.Service
+	otp       *otp.Service
+	purges    *purge.Service
 	resources *resource.Service
 	images    *image.Service
 	nodes     *node.Service
 	folders   *folder.Service
 	sessions  *session.Service
 	idle      *idle.Service
+	audit     *audit.Service
 	actor     func(context.Context) (authz.Actor, bool)
 }
 
@@ -145,7 +151,7 @@ func (q queries) ComputeSessionList(
 	if err != nil {
 		return nil, err
 	}
-	return &model.ComputeSessionList{Items: convert(p.Items, toSession), TotalCount: &p.Total}, nil
+	return &model.ComputeSessionList{Items: convert(remember(ctx, p.Items), toSession), TotalCount: &p.Total}, nil
 }
 
 func container(k session.Kernel) *model.ComputeContainer { return toContainer(&k, nil) }
@@ -182,6 +188,7 @@ func (q queries) ComputeContainerList(
 		items = slices.DeleteFunc(slices.Clone(items), func(k session.Kernel) bool { return k.ClusterRole != *role })
 		p.Total = len(items)
 	}
+	loadersOf(ctx).expectImages(items)
 	return &model.ComputeContainerList{Items: convert(items, container), TotalCount: &p.Total}, nil
 }
 
@@ -199,13 +206,13 @@ func (q queries) AgentList(ctx context.Context, limit, offset int, filter, order
 	if err != nil {
 		return nil, err
 	}
-	return &model.AgentList{Items: convert(p.Items, toAgent), TotalCount: &p.Total}, nil
+	return &model.AgentList{Items: convert(rememberAgents(ctx, p.Items), toAgent), TotalCount: &p.Total}, nil
 }
 
 func (q queries) Agents(ctx context.Context, group, status *string) ([]*model.Agent, error) {
 	p, err := q.nodes.List(ctx, q.who(ctx), node.Filter{
 		Query: list.Query{Limit: maxList}, Status: value(status), ResourceGroup: value(group)})
-	return convert(p.Items, toAgent), err
+	return convert(rememberAgents(ctx, p.Items), toAgent), err
 }
 
 func (q queries) Image(ctx context.Context, id, reference, architecture *string) (*model.Image, error) {
@@ -272,8 +279,11 @@ func (q queries) ScalingGroups(ctx context.Context, name *string, active *bool) 
 }
 
 func (s sessions) StatusHistory(ctx context.Context, obj *model.ComputeSession) (*string, error) {
-	_, moves, err := s.sessions.History(ctx, s.who(ctx), *obj.ID, "")
-	return statusHistory(moves), err
+	times, err := loadersOf(ctx).times.load(ctx, cluster.SessionID(*obj.ID))
+	if err != nil {
+		return nil, err
+	}
+	return statusHistory(times), nil
 }
 
 func (s sessions) Dependencies(ctx context.Context, obj *model.ComputeSession) ([]*model.ComputeSession, error) {
@@ -281,27 +291,24 @@ func (s sessions) Dependencies(ctx context.Context, obj *model.ComputeSession) (
 	if err != nil || self == nil {
 		return []*model.ComputeSession{}, err
 	}
-	out := []*model.ComputeSession{}
-	for _, d := range self.DependsOn {
-		dep, err := loadSession(ctx, d.ID)
-		if err != nil {
-			return nil, err
-		}
-		if dep != nil {
-			out = append(out, toSession(dep))
-		}
+	found, err := loadRelated(ctx, dependsOn(self))
+	return convert(found, toSession), err
+}
+
+// dependsOn are the sessions that a session waits for.
+func dependsOn(s *session.Session) []cluster.SessionID {
+	ids := make([]cluster.SessionID, len(s.DependsOn))
+	for i, d := range s.DependsOn {
+		ids[i] = d.ID
 	}
-	return out, nil
+	return ids
 }
 
 func (a agents) ComputeContainers(ctx context.Context, obj *model.Agent, status *string) ([]*model.ComputeContainer, error) {
-	p, err := a.sessions.ListKernels(
-		ctx, a.who(ctx), session.KernelFilter{Agent: cluster.AgentID(*obj.ID), Query: list.Query{Limit: maxList}},
-	)
+	items, err := loadersOf(ctx).kernels.load(ctx, cluster.AgentID(*obj.ID))
 	if err != nil {
 		return nil, err
 	}
-	items := p.Items
 	if status != nil {
 		items = slices.DeleteFunc(slices.Clone(items), func(k session.Kernel) bool { return string(k.Status) != *status })
 	}

@@ -111,6 +111,7 @@ func (q queries) ComputeSessionNodes(
 	if err != nil {
 		return nil, err
 	}
+	f.CountOnly = counting
 	p, err := q.sessions.List(ctx, q.who(ctx), f)
 	if err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (q queries) ComputeSessionNodes(
 	if counting {
 		return sessionConnection(nil, 0, p.Total), nil
 	}
-	return sessionConnection(p.Items, f.Offset, p.Total), nil
+	return sessionConnection(remember(ctx, p.Items), f.Offset, p.Total), nil
 }
 
 // Dependees are the sessions that this one waits for.
@@ -127,22 +128,16 @@ func (s sessionNodes) Dependees(ctx context.Context, obj *model.ComputeSessionNo
 	if self == nil || err != nil {
 		return sessionConnection(nil, 0, 0), err
 	}
-	var found []*session.Session
-	for _, d := range self.DependsOn {
-		other, err := loadSession(ctx, d.ID)
-		if err != nil {
-			return nil, err
-		}
-		if other != nil {
-			found = append(found, other)
-		}
+	found, err := loadRelated(ctx, dependsOn(self))
+	if err != nil {
+		return nil, err
 	}
 	return sessionConnection(found, 0, len(found)), nil
 }
 
 // Dependents are the sessions that wait for this one.
 func (s sessionNodes) Dependents(ctx context.Context, obj *model.ComputeSessionNode) (*model.ComputeSessionConnection, error) {
-	found, err := s.sessions.Dependents(ctx, s.who(ctx), *obj.RowID, "")
+	found, err := loadersOf(ctx).dependents.load(ctx, cluster.SessionID(*obj.RowID))
 	if err != nil {
 		return nil, err
 	}
@@ -163,10 +158,5 @@ func (k kernelNodes) Image(ctx context.Context, obj *model.KernelNode) (*model.I
 	if im == nil || err != nil {
 		return nil, err
 	}
-	m := toImage(im)
-	return &model.ImageNode{
-		ID: globalID(nodeOfImage, string(im.ID)), RowID: m.ID, Name: m.Name, BaseImageName: &im.Name, Namespace: m.Name,
-		HumanizedName: m.HumanizedName, Registry: m.Registry, Architecture: m.Architecture, Tag: m.Tag, Tags: []*model.KVPair{},
-		Version: m.Tag, Digest: m.Digest, Labels: m.Labels, SizeBytes: m.SizeBytes,
-	}, nil
+	return toImageNode(im), nil
 }

@@ -68,8 +68,12 @@ func userProps(p model.ModifyUserInput) (tenancy.UserProps, error) {
 		Domain: p.DomainName, ResourcePolicy: p.ResourcePolicy, NeedPasswordChange: p.NeedPasswordChange,
 		SudoSession: p.SudoSessionEnabled}
 	if value(p.TotpActivated) {
-		return out, fault.Invalidf("two-factor authentication is not there in this version").WithReason("not-implemented").
-			WithNext("leave totp_activated out")
+		return out, fault.Invalidf("users enrol for one-time passwords themselves").
+			WithNext("leave totp_activated out, or make them have one by manager.otp_roles")
+	}
+	if p.ContainerUID != nil || p.ContainerMainGid != nil || len(p.ContainerGids) > 0 {
+		return out, fault.Invalidf("the numbers of users in containers cannot be chosen: agents give every container its own").
+			WithNext("leave container_uid, container_main_gid and container_gids out")
 	}
 	if p.Status == nil && p.IsActive != nil {
 		out.Status = new(userStatus(p.IsActive, nil))
@@ -104,7 +108,8 @@ func (m mutations) CreateUser(ctx context.Context, email string, p model.UserInp
 	props, err := userProps(model.ModifyUserInput{Username: p.Username, Password: &p.Password, NeedPasswordChange: p.NeedPasswordChange,
 		FullName: p.FullName, Description: p.Description, IsActive: p.IsActive, Status: p.Status, DomainName: p.DomainName, Role: p.Role,
 		GroupIds: p.GroupIds, AllowedClientIP: p.AllowedClientIP, TotpActivated: p.TotpActivated, ResourcePolicy: p.ResourcePolicy,
-		SudoSessionEnabled: p.SudoSessionEnabled})
+		SudoSessionEnabled: p.SudoSessionEnabled, ContainerUID: p.ContainerUID, ContainerMainGid: p.ContainerMainGid,
+		ContainerGids: p.ContainerGids})
 	var made *tenancy.User
 	if err == nil {
 		made, err = m.tenancy.CreateUser(ctx, m.who(ctx), email, props)
@@ -115,17 +120,31 @@ func (m mutations) CreateUser(ctx context.Context, email string, p model.UserInp
 	}
 	out := &model.CreateUserReply{Ok: r.Ok, Msg: r.Msg}
 	if made != nil {
-		out.User = toUser(made)
+		out.User, out.Keypair = toUser(made), toKeypair(made.First)
 	}
 	return out, nil
 }
 
-func (m mutations) ModifyUser(ctx context.Context, email string, p model.ModifyUserInput) (*model.MutationReply, error) {
+// ModifyUser answers with the user as they are now, for those who may still see them.
+func (m mutations) ModifyUser(ctx context.Context, email string, p model.ModifyUserInput) (*model.ModifyUserReply, error) {
 	props, err := userProps(p)
 	if err == nil {
 		err = m.tenancy.ModifyUser(ctx, m.who(ctx), email, props)
 	}
-	return reply(err)
+	if err == nil && p.TotpActivated != nil { // false: true was refused
+		err = m.otp.Remove(ctx, m.who(ctx), email)
+	}
+	r, fatal := reply(err)
+	if fatal != nil {
+		return nil, fatal
+	}
+	out := &model.ModifyUserReply{Ok: r.Ok, Msg: r.Msg}
+	if err == nil {
+		if u, err := m.tenancy.GetUser(ctx, m.who(ctx), email); err == nil {
+			out.User = toUser(u)
+		}
+	}
+	return out, nil
 }
 
 func (m mutations) DeleteUser(ctx context.Context, email string) (*model.MutationReply, error) {

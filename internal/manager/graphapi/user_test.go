@@ -89,3 +89,33 @@ func TestTheClientAdministersUsers(t *testing.T) {
 	_, err = admin.GetUser(ctx, c, "nobody@x")
 	require.Error(t, err)
 }
+
+// How many logins a user may have at one time is set with the policy; 0 gives it back to the cluster's configuration.
+func TestPoliciesOfUsersLimitLogins(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	const create = `mutation($p: CreateUserResourcePolicyInput!) { create_user_resource_policy(name: "few", props: $p) { ok msg } }`
+	const modify = `mutation($p: ModifyUserResourcePolicyInput!) { modify_user_resource_policy(name: "few", props: $p) { ok msg } }`
+	limit := func() *int {
+		t.Helper()
+		var out struct {
+			Policy struct {
+				Logins *int `json:"max_concurrent_logins"`
+			} `json:"user_resource_policy"`
+		}
+		require.Empty(t, d.ask(`{ user_resource_policy(name: "few") { max_concurrent_logins } }`, nil, &out))
+		return out.Policy.Logins
+	}
+	props := func(n int) map[string]any { return map[string]any{"p": map[string]any{"max_concurrent_logins": n}} }
+	require.True(t, d.do("create_user_resource_policy", create, props(3)).OK)
+	require.Equal(t, new(3), limit())
+	for _, bad := range []int{-1, 1 << 31} {
+		refused := d.do("modify_user_resource_policy", modify, props(bad))
+		require.False(t, refused.OK)
+		require.Contains(t, refused.Msg, "max_concurrent_logins must be from 0")
+	}
+	require.True(t, d.do("modify_user_resource_policy", modify, map[string]any{"p": map[string]any{"max_vfolder_count": 7}}).OK)
+	require.Equal(t, new(3), limit(), "what is not named stays")
+	require.True(t, d.do("modify_user_resource_policy", modify, props(0)).OK)
+	require.Nil(t, limit())
+}

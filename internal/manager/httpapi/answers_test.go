@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -98,6 +99,7 @@ var (
 		{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "<hex>"},
 		{regexp.MustCompile(`202\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)`), "<time>"},
 		{regexp.MustCompile(`AKIA[0-9A-Z]{16}`), "<access key>"},
+		{regexp.MustCompile(`^[0-9a-f]{16}$`), "<id>"},
 		{regexp.MustCompile(`127\.0\.0\.1:\d+`), "<address>"},
 		{regexp.MustCompile(`/tmp/bh\d+`), "<home>"},
 		{regexp.MustCompile(`"[cma]time":[0-9.]+`), `"?time":0`},
@@ -106,8 +108,8 @@ var (
 		{regexp.MustCompile(`(web|silent)-lab-[a-z0-9]{8}`), "$1-lab-<random>"},
 	}
 	changingMembers = []string{
-		"age", "request_id", "secret_key", "session_token", "ssh_public_key", "ssh_private_key", "token", "ticket", "remaining", "runId",
-		"completions",
+		"login_id", "age", "request_id", "secret_key", "session_token", "ssh_public_key", "ssh_private_key", "token", "ticket", "remaining",
+		"runId", "completions",
 	}
 )
 
@@ -378,6 +380,35 @@ func TestAnswersOfTheRest(t *testing.T) {
 	require.NoError(t, err)
 	in := s.send(s.request("POST", "/auth/authorize", "application/json", string(login)))
 	g.add("POST /auth/authorize", in.status, in.body)
+	var opened api.LoginReply
+	in.into(t, &opened)
+	token := `{"session_token":"` + opened.Data.SessionToken + `"}`
+	for _, verb := range []string{"resume", "extend"} {
+		g.add("POST /auth/logins/"+verb, 200, s.post("/auth/logins/"+verb, token).body)
+	}
+	sibling := s.post("/auth/logins/sibling", strings.Replace(token, "}", `,"agent":"berth on lab"}`, 1))
+	g.add("POST /auth/logins/sibling", sibling.status, sibling.body)
+	g.ask(s, "GET", "/auth/logins", "")
+	g.ask(s, "GET", "/auth/oidc", "")
+	g.ask(s, "POST", "/auth/oidc/begin", `{"provider":"none","origin":"https://berth.example.org"}`)
+	g.ask(s, "POST", "/auth/oidc/finish", `{"provider":"none","flow":"x","state":"y","code":"z"}`)
+	g.ask(s, "POST", "/auth/token-login", `{"sToken":"x"}`)
+	g.ask(s, "POST", "/auth/passkeys/login/begin", `{}`)
+	g.ask(s, "POST", "/auth/passkeys/login/finish", `{"flow":"x","credential":{}}`)
+	g.ask(s, "POST", "/auth/passkeys/enrol/begin", `{"session_token":"x"}`)
+	g.ask(s, "POST", "/auth/passkeys/enrol/finish", `{"session_token":"x","flow":"y","name":"n","credential":{}}`)
+	g.ask(s, "GET", "/auth/passkeys", "")
+	g.ask(s, "PATCH", "/auth/passkeys/00000000-0000-0000-0000-000000000001", `{"name":"n"}`)
+	g.ask(s, "DELETE", "/auth/passkeys/00000000-0000-0000-0000-000000000001", "")
+	g.ask(s, "GET", "/auth/identities", "")
+	g.ask(s, "DELETE", "/auth/identities/none", "")
+	g.ask(s, "DELETE", "/auth/logins/none", "")
+	ended := s.post("/auth/logout", token)
+	g.add("POST /auth/logout", ended.status, ended.body)
+	g.ask(s, "DELETE", "/auth/logins/all", "")
+	gone := s.post("/auth/logins/resume", token)
+	g.add("POST /auth/logins/resume after its end", gone.status, gone.body)
+	g.ask(s, "POST", "/auth/signout", `{"email":"a@x","password":"p"}`)
 	out := s.send(s.request("POST", "/auth/authorize", "application/json", `{"domain":"default","username":"a@x","password":"wrong"}`))
 	g.add("POST /auth/authorize wrongly", out.status, out.body)
 	g.ask(s, "POST", "/auth/update-password", `{"old_password":"a","new_password":"b","new_password2":"c"}`)
@@ -419,6 +450,25 @@ func TestAnswersOfTheRest(t *testing.T) {
 	g.ask(s, "GET", "/resource/presets", "")
 	g.ask(s, "POST", "/resource/check-presets", `{"group":"default"}`)
 	g.ask(a.owner, "POST", "/resource/check-presets", `{"group":"default"}`)
+	const document = `{"apiVersion":"6","kind":"taskTemplate","metadata":{"name":"train"},"spec":{"kernel":{"image":"python"}}}`
+	g.ask(a.owner, "POST", "/template/session", `{"payload":`+strconv.Quote(document)+`,"group_name":"default"}`)
+	g.ask(a.owner, "POST", "/template/session", `{"payload":`+document+`}`)
+	g.ask(a.owner, "POST", "/template/session", `{"payload":"a: ["}`)
+	g.ask(a.owner, "GET", "/template/session", "")
+	g.ask(a.owner, "GET", "/template/session/train?format=json", "")
+	g.ask(a.owner, "GET", "/template/session/nowhere", "")
+	g.ask(a.owner, "PUT", "/template/session/train", `{"payload":`+document+`}`)
+	g.ask(a.owner, "POST", "/session/_/create-from-template", `{"template_id":"train","enqueueOnly":true}`)
+	g.ask(a.owner, "POST", "/session/_/create-cluster", `{"template_id":"train"}`)
+	g.ask(a.owner, "DELETE", "/template/session/train", "")
+	g.ask(a.owner, "GET", "/template/cluster", "")
+	g.ask(s, "GET", "/resource/limits", "")
+	g.ask(a.owner, "GET", "/resource/limits?scaling_group=default", "")
+	g.ask(a.owner, "GET", "/resource/limits?user=admin@berth.local", "")
+	g.ask(s, "GET", "/auth/why?action=change&object=project:default", "")
+	g.ask(a.owner, "GET", "/auth/why?action=change&object=project:default", "")
+	g.ask(a.owner, "GET", "/auth/why?action=fly&object=project:default", "")
+	g.ask(a.owner, "GET", "/auth/why?object=project:default", "")
 	g.ask(s, "PUT", "/resource/project-visibility", `{"group_resource_visibility":false}`)
 	g.ask(a.owner, "POST", "/resource/check-presets", `{"group":"default"}`)
 	g.ask(s, "POST", "/resource/recalculate-usage", "")

@@ -25,6 +25,7 @@ import (
 	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/httpapi/credentials"
 	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/idle"
@@ -34,7 +35,15 @@ import (
 	"berth.dev/berth/internal/manager/operation"
 	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/template"
 	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/manager/tenancy/apply"
+	"berth.dev/berth/internal/manager/tenancy/directory"
+	"berth.dev/berth/internal/manager/tenancy/letter"
+	"berth.dev/berth/internal/manager/tenancy/otp"
+	"berth.dev/berth/internal/manager/tenancy/provision"
+	"berth.dev/berth/internal/manager/tenancy/token"
+	"berth.dev/berth/internal/manager/usage"
 )
 
 // Info is what a manager says about itself.
@@ -57,6 +66,8 @@ type Deps struct {
 	Clock func() time.Time
 	// RateLimiter defaults to counting in this process.
 	RateLimiter throttle.RateLimiter
+	// AnonymousRate is how many requests without a signature a client address may send in 15 minutes; 0 takes the default of 1000.
+	AnonymousRate int
 	// Limits bound what callers hold open; zero takes the defaults.
 	Limits throttle.Limits
 	// Seen is what all managers know of the requests that were received; nil means that each goes by its own memory.
@@ -75,22 +86,35 @@ type Deps struct {
 // API is the handler. Its only state of requests are those that last, so that it can end them.
 type API struct {
 	audit      *audit.Service
+	usage      *usage.Service
 	tenancy    *tenancy.Service
+	tokens     *token.Service
+	otp        *otp.Service
+	letters    *letter.Service
+	proofs     credentials.Proofs
+	directory  *directory.Service
+	provision  *provision.Service
 	resources  *resource.Service
 	images     *image.Service
 	nodes      *node.Service
 	folders    *folder.Service
 	sessions   *session.Service
+	templates  *template.Service
 	apps       *app.Service
 	idle       *idle.Service
 	operations *operation.Service
+	tenancies  *apply.Service
 
 	graphql http.Handler
 	log     *slog.Logger
 	now     func() time.Time
 	limiter throttle.RateLimiter
-	trusted clientaddr.Trusted
-	guard   *signature.Guard
+	// strangers counts requests without a signature by address. It is apart from limiter, so that a flood from many addresses pushes out
+	// no counts of keypairs.
+	strangers     *throttle.LocalLimiter
+	anonymousRate int
+	trusted       clientaddr.Trusted
+	guard         *signature.Guard
 	// requireDigest is Deps.RequireDigest.
 	hsts          bool
 	requireDigest bool
@@ -115,9 +139,12 @@ type API struct {
 func New(d Deps) *API {
 	n := d.Nouns
 	a := &API{
-		audit: n.Audit, tenancy: n.Tenancy,
+		audit: n.Audit, usage: n.Usage, tenancy: n.Tenancy, tokens: n.Tokens, otp: n.OTP, letters: n.Letters, directory: n.Directory,
+		provision: n.Provision,
+		proofs:    credentials.Proofs{Identities: n.Identities, OpenID: n.OpenID, Passkeys: n.Passkeys},
 		resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
-		idle: n.Idle, operations: n.Operations,
+		templates: n.Templates,
+		idle:      n.Idle, operations: n.Operations, tenancies: n.Tenancies,
 		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
 		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest, hsts: d.HSTS,
 	}
@@ -131,6 +158,10 @@ func New(d Deps) *API {
 	a.places, a.logins = throttle.NewPlaces(d.Limits), throttle.NewLogins()
 	if a.actorsTurn == nil {
 		a.actorsTurn = func() uint64 { return 0 }
+	}
+	a.strangers, a.anonymousRate = throttle.NewLocalLimiter(a.now), d.AnonymousRate
+	if a.anonymousRate == 0 {
+		a.anonymousRate = defaultAnonymousRate
 	}
 	if a.limiter == nil {
 		a.limiter = throttle.NewLocalLimiter(a.now)
@@ -245,8 +276,11 @@ func (a *API) holding(kind throttle.Kind, h handler) handler {
 type access int
 
 const (
-	// public routes look at no credential at all.
+	// public routes look at no credential at all. A client address has a number of requests for all of them.
 	public access = iota
+	// probed routes are public ones that count, too, but are not refused: the version probe, which every command of official clients
+	// begins with, and logins, which have limits of their own (throttle.Logins).
+	probed
 	// signed routes need an authenticated caller.
 	signedOnly
 	// unfrozen routes are signed and refused while the manager is frozen.
@@ -292,8 +326,14 @@ func ActorFrom(ctx context.Context) (authz.Actor, bool) {
 
 // admit authenticates a request, counts it against its keypair's rate and refuses changes while frozen.
 func (a *API) admit(c *call, who access) error {
-	if who == public {
-		c.w.rate(anonymousRate, anonymousRate)
+	if who == public || who == probed {
+		remaining, ok := a.strangers.Take(c.r.Context(), clientaddr.Network(a.client(c.r)).String(), a.anonymousRate)
+		c.w.rate(a.anonymousRate, remaining)
+		if !ok && who == public {
+			return fault.Exhaustedf("address %s has sent its %d requests without a signature of the last 15 minutes",
+				a.clientText(c.r), a.anonymousRate).WithReason(reasonRateLimit).
+				WithNext("wait some minutes; if a proxy stands there, ask an administrator to add it to manager.trusted_proxies")
+		}
 		return nil
 	}
 	actor, s, err := a.authenticate(c)
@@ -311,18 +351,23 @@ func (a *API) admit(c *call, who access) error {
 				WithReason(reasonRateLimit).WithNext("wait some minutes, or ask an administrator to raise the keypair's rate limit")
 		}
 	}
-	// What is noted of requests is bounded by the rate of their keypair, so that nobody pushes out what is known of others.
-	if err := a.guard.Take(c.r.Context(), s, a.client(c.r)); err != nil {
-		return err
+	if s != nil { // an API token is good for many requests
+		// What is noted of requests is bounded by the rate of their keypair, so that nobody pushes out what is known of others.
+		if err := a.guard.Take(c.r.Context(), s, a.client(c.r)); err != nil {
+			return err
+		}
+		if err := a.checkBody(c, s); err != nil {
+			return err
+		}
 	}
-	if err := a.checkBody(c, s); err != nil || who != unfrozen {
+	if err := a.actAs(c); err != nil || who != unfrozen {
 		return err
 	}
 	frozen, err := a.operations.Frozen(c.r.Context())
 	if err != nil {
 		return err
 	}
-	if frozen && !authz.Cluster.May(actor, authz.Administer, authz.Object{}) {
+	if frozen && !authz.Cluster.May(c.actor, authz.Administer, authz.Object{}) {
 		return fault.Unavailablef("the cluster is frozen for maintenance and takes no changes").WithReason("server-frozen").
 			WithNext("try again later; the announcement of the cluster may say when")
 	}
@@ -334,8 +379,8 @@ var errNotAuthenticated = fault.New(fault.Unauthenticated,
 	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
 	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
 
-// authenticate verifies the signature of a request and the address that it comes from. It refuses what this manager knows to have come
-// before, which therefore does not count against the rate of the keypair.
+// authenticate verifies the signature of a request, or its API token (Signed is nil then), and the address that it comes from. It refuses
+// what this manager knows to have come before, which therefore does not count against the rate of the keypair.
 func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	var none authz.Actor
 	r := c.r
@@ -343,6 +388,10 @@ func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	if header == "" {
 		return none, nil, fault.New(fault.Unauthenticated, "the request is not signed").
 			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
+	}
+	if text, is := bearerOf(header); is {
+		actor, err := a.authenticateToken(r, text)
+		return actor, nil, err
 	}
 	s, err := signature.Read(r, a.now())
 	if err != nil {
@@ -371,7 +420,8 @@ func (a *API) checkBody(c *call, s *signature.Signed) error {
 	switch {
 	case !s.Extended() && a.requireDigest && s.Writes():
 		return fault.New(fault.Unauthenticated, "this cluster takes changes only from clients that sign the body").
-			WithReason(reasonAuthFailed).WithNext("use the berth command line, or ask an administrator for manager.require_body_digest = false")
+			WithReason(reasonAuthFailed).WithNext("use the berth command line, or ask an administrator for " +
+			"manager.require_body_digest = false")
 	case want == nil:
 		return nil
 	}
@@ -535,9 +585,8 @@ func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter 
 // Flush sends what was written.
 func (w *responseWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-const (
-	anonymousRate = 1000
-)
+// defaultAnonymousRate is what official servers tell strangers.
+const defaultAnonymousRate = 1000
 
 func (w *responseWriter) rate(limit, remaining int) {
 	h := w.Header()

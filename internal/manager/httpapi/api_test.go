@@ -155,8 +155,11 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 		{"strange method", s.send(s.request("BREW", "/auth", "", "")), 405, "method-not-allowed"},
 		{"unsigned", s.send(s.request("GET", "/auth", "", "")), 401, "auth-failed"},
 		{"malformed authorization", signed("GET", "/auth", "text/plain", "", func(r *http.Request) {
-			r.Header.Set("Authorization", "Bearer x")
+			r.Header.Set("Authorization", "Basic x")
 		}), 400, "invalid-auth-params"},
+		{"no API token", signed("GET", "/auth", "text/plain", "", func(r *http.Request) {
+			r.Header.Set("Authorization", "Bearer x")
+		}), 401, "auth-failed"},
 		{"changed after signing", signed("GET", "/auth", "text/plain", "", func(r *http.Request) {
 			r.URL.RawQuery = "echo=1"
 		}), 401, "auth-failed"},

@@ -18,7 +18,7 @@ func TestMountsAreDecoded(t *testing.T) {
 		"mount_options":{"data":{"type":"bind","permission":"ro"},"a|b":{"perm":"readonly","subpath":"x","mount_destination":"/y"},
 			"none":null}}}`)
 	require.NoError(t, err)
-	r := createRequest(p)
+	r := createRequest(p, p.Need)
 	require.NoError(t, p.Err())
 	require.Equal(t, []string{"data", "other/sub"}, r.Mounts)
 	require.Equal(t, []string{"0b5e4a3c00004000800000000000000f"}, r.MountIDs)
@@ -37,7 +37,7 @@ func TestBadMountsAreRefused(t *testing.T) {
 	} {
 		p, err := paramsOf(t, "POST", "/session", "application/json", `{"name":"n","image":"i","config":`+config+`}`)
 		require.NoError(t, err)
-		createRequest(p)
+		createRequest(p, p.Need)
 		require.Equal(t, fault.Invalid, fault.KindOf(p.Err()), config)
 	}
 }

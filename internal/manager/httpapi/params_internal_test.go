@@ -107,7 +107,7 @@ func FuzzParams(f *testing.F) {
 			}
 			return
 		}
-		createRequest(p)
+		createRequest(p, p.Need)
 		if err := p.Err(); err != nil && fault.KindOf(err) != fault.Invalid {
 			t.Fatalf("%v", err)
 		}

@@ -12,7 +12,10 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/scim"
 	"berth.dev/berth/internal/manager/httpapi/signature"
+	wire "berth.dev/berth/internal/manager/scim"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // problemBase is put before every slug to make the type of a problem document.
@@ -56,7 +59,11 @@ var outcomes = map[string]outcome{
 	"vfolder-permission-error":     {http.StatusBadRequest, "The virtual folder does not permit the specified permission."},
 	"vfolder-filter-status-failed": {http.StatusBadRequest, "The status of the virtual folder does not allow this."},
 	reasonAuthFailed:               {http.StatusUnauthorized, "Credential or signature mismatch."},
-	"password-expired":             {http.StatusUnauthorized, "Password has expired."},
+	tenancy.ReasonPasswordExpired:  {http.StatusUnauthorized, "Password has expired."},
+	tenancy.ReasonOTPNeeded:        {http.StatusUnauthorized, "Second factor is required."},
+	tenancy.ReasonOTPRegistration:  {http.StatusUnauthorized, "A second factor must be registered."},
+	tenancy.ReasonLoginExpired:     {http.StatusUnauthorized, "The login session has ended."},
+	tenancy.ReasonLoginExists:      {http.StatusConflict, "There is an active login session already."},
 	"generic-forbidden":            {http.StatusForbidden, "Forbidden operation."},
 	"insufficient-privilege":       {http.StatusForbidden, "Insufficient privilege."},
 	"object-not-found":             {http.StatusNotFound, "No such object."},
@@ -78,6 +85,7 @@ var outcomes = map[string]outcome{
 	"server-frozen":                {http.StatusServiceUnavailable, "The server is frozen due to maintenance."},
 	"instance-not-available":       {http.StatusServiceUnavailable, "There is no available instance."},
 	"storage-proxy-error":          {http.StatusBadGateway, "The storage proxy has failed."},
+	"identity-provider-error":      {http.StatusBadGateway, "The identity provider has failed."},
 	"agent-timeout":                {http.StatusGatewayTimeout, "The agent did not answer in time."},
 }
 
@@ -167,6 +175,11 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 		return
 	}
 	p := problemOf(err)
+	var said *wire.Error
+	ofSCIM := strings.HasPrefix(r.URL.Path, scim.Prefix)
+	if ofSCIM && errors.As(err, &said) {
+		p.status = said.Status
+	}
 	p.RequestID = w.requestID
 	if code := newerCode(r, p); code != "" {
 		p.OwnCode, p.Code = p.Code, code
@@ -186,6 +199,11 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 		p.Data = nil
 		body, _ = json.Marshal(p.Problem)
 	}
+	contentType := "application/problem+json"
+	if ofSCIM {
+		contentType = wire.ContentType
+		body, _ = json.Marshal(scim.ErrorOf(err, p.status, p.Msg)) // texts and numbers
+	}
 	h := w.Header()
 	for _, k := range []string{"Content-Disposition", "Content-Encoding", "ETag", "Last-Modified", "Cache-Control"} {
 		h.Del(k)
@@ -193,7 +211,7 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 	if p.status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", retryAfter)
 	}
-	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.status)
 	if r.Method != http.MethodHead {

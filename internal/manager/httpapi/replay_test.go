@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/nouns"
 )
@@ -24,7 +25,7 @@ func TestCapturedRequestsAreWorthNothing(t *testing.T) {
 	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, DisableCache: true, ForceSingleClient: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.Seen = httpapi.NewRedisSeen(client) })
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.Seen = signature.NewRedisSeen(client) })
 	when, nonce := time.Now(), 0
 	send := func(method, target, signed, body string, change func(*http.Request)) answer {
 		r := s.request(method, target, "application/json", body)
@@ -86,7 +87,7 @@ func (l counted) Take(context.Context, string, int) (int, bool) {
 }
 
 // patient waits for Redis for as long as it takes, where a manager would go by its own memory for a while.
-type patient struct{ seen *httpapi.RedisSeen }
+type patient struct{ seen *signature.RedisSeen }
 
 func (p patient) FirstSight(ctx context.Context, key, value string, life time.Duration) (string, error) {
 	return p.seen.FirstSight(context.WithoutCancel(ctx), key, value, life)
@@ -102,7 +103,7 @@ func TestTheMemoryOfRequestsIsBoundedByTheirRate(t *testing.T) {
 	t.Cleanup(client.Close)
 	left := 2
 	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) {
-		d.Seen, d.RateLimiter = patient{httpapi.NewRedisSeen(client)}, counted{left: &left}
+		d.Seen, d.RateLimiter = patient{signature.NewRedisSeen(client)}, counted{left: &left}
 	})
 	const target, body = "/auth/update-full-name", `{"full_name":"Ada"}`
 	captured := s.request("POST", target, "application/json", body)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/coder/websocket"
@@ -11,11 +12,12 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // A request that lasts was admitted once, when it began. What admitted it may end while it is open: the keypair, its user or domain is
-// made inactive, the user's role changes, or the address of the client is taken off the user's list. Run looks again whenever something
-// about actors changed, and ends such requests within seconds.
+// made inactive, the user's role changes or they administer a project no more, or the address of the client is taken off the user's list.
+// Run looks again whenever something about actors changed, and ends such requests within seconds.
 
 const (
 	// rightsEvery is how often Run asks whether something changed.
@@ -66,12 +68,23 @@ func (a *API) checkRights(ctx context.Context) (complete bool) {
 	}
 	a.mu.Unlock()
 	complete = true
-	refused := map[cluster.AccessKey]bool{} // keys that were examined
-	actors := map[cluster.AccessKey]authz.Actor{}
+	// by is what a caller came with.
+	type by struct {
+		key, acting cluster.AccessKey
+		token       string
+	}
+	refused := map[by]bool{} // those that were examined
+	actors := map[by]authz.Actor{}
 	for _, h := range all {
-		key := h.actor.AccessKey
+		key := by{key: h.actor.AccessKey}
+		if h.actor.By != nil {
+			key.acting = h.actor.By.AccessKey
+		}
+		if h.actor.Scope != nil {
+			key.token = h.actor.Scope.Token
+		}
 		if _, known := refused[key]; !known {
-			actor, _, err := a.tenancy.Authenticate(ctx, key)
+			actor, err := a.again(ctx, h.actor)
 			if err != nil && !fault.Is(err, fault.Unauthenticated) {
 				complete = false
 				continue
@@ -80,11 +93,37 @@ func (a *API) checkRights(ctx context.Context) (complete bool) {
 		}
 		now := actors[key]
 		if refused[key] || authz.From(now, h.from) != nil || now.UserID != h.actor.UserID || now.Role != h.actor.Role ||
-			now.Domain != h.actor.Domain || now.KeypairAdmin != h.actor.KeypairAdmin {
+			now.Domain != h.actor.Domain || now.KeypairAdmin != h.actor.KeypairAdmin || !keeps(now.Leads, h.actor.Leads) {
 			h.end(errRevoked)
 		}
 	}
 	return complete
+}
+
+// again is the actor as they are now, by the keypair or the API token that they came with.
+func (a *API) again(ctx context.Context, actor authz.Actor) (authz.Actor, error) {
+	if by := actor.By; by != nil {
+		now, _, err := a.tenancy.Authenticate(ctx, by.AccessKey)
+		if err != nil {
+			return now, err
+		}
+		now.ClientIP = by.ClientIP
+		now, err = a.tenancy.ActAs(ctx, now, string(actor.UserID))
+		if fault.Is(err, fault.Denied) || fault.Is(err, fault.Conflict) || fault.Is(err, fault.NotFound) {
+			err = tenancy.AuthFailed()
+		}
+		return now, err
+	}
+	if actor.Scope != nil {
+		return a.tokens.Recheck(ctx, actor.Scope.Token)
+	}
+	now, _, err := a.tenancy.Authenticate(ctx, actor.AccessKey)
+	return now, err
+}
+
+// keeps reports whether somebody still administers all projects of before.
+func keeps(now, before []cluster.ProjectID) bool {
+	return !slices.ContainsFunc(before, func(p cluster.ProjectID) bool { return !slices.Contains(now, p) })
 }
 
 // ending says why the manager itself ends a stream, and how WebSockets are told. It is false when the client or the session ended it.

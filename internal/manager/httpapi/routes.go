@@ -10,10 +10,11 @@ import (
 
 // routes is the list of everything the interface answers.
 func (a *API) routes() {
-	a.handle(public, a.hello, "GET /{$}")
+	a.handle(probed, a.hello, "GET /{$}")
 	a.handle(public, a.notRouted, "/")
 	a.handle(signedOnly, a.graph, "POST /admin/gql", "POST /admin/graphql")
 	a.authRoutes()
+	a.partRoutes()
 	a.sessionRoutes()
 	a.streamRoutes()
 	a.appRoutes()
@@ -21,8 +22,7 @@ func (a *API) routes() {
 	a.settingRoutes()
 	a.idleRoutes()
 	a.presetRoutes()
-	a.clusterAdminRoutes()
-	a.auditRoutes()
+	a.templateRoutes()
 	a.imageRoutes()
 	a.dotfileRoutes()
 	a.folderRoutes()
@@ -59,12 +59,13 @@ func (a *API) laterRoutes() {
 		a.handle(signedOnly, func(*call) error { return notImplemented(what) }, patterns...)
 	}
 	later("model serving", "/services", "/services/{rest...}")
-	later("session templates", "/template/{rest...}", "POST /session/_/create-from-template", "POST /session/_/create-cluster")
 	later("making images of sessions", "POST /session/{s}/imagify")
-	later("signing up", "POST /auth/signup", "POST /auth/signout", "POST /auth/update-password-no-auth")
-	later("usage reports", "GET /resource/usage/{rest...}", "GET /resource/stats/{rest...}")
 	later("the agent watcher", "GET /resource/watcher", "POST /resource/watcher/{rest...}")
-	later("editing shared configuration", "POST /config/get", "POST /config/set", "POST /config/delete")
+	later("exporting reports", "GET /export/{rest...}", "POST /export/{rest...}")
+	// Clients show an error of this page as it is.
+	a.handle(signedOnly, func(*call) error {
+		return fault.NotFoundf("Berth is free software and has no licence key").WithNext("nothing has to be done")
+	}, "GET /license")
 }
 
 // withKernel returns a pattern and what older clients write for it: /kernel for /session.

@@ -23,14 +23,14 @@ const (
 	preemptible = "is_preemptible|isPreemptible|preemptible"
 )
 
-// createRequest decodes the body of a create.
-func createRequest(p *params.Set) request.Session {
+// createRequest decodes the body of a create; need reads what a session cannot do without.
+func createRequest(p *params.Set, need func(name string) string) request.Session {
 	cfg := p.Object("config")
 	r := request.Session{
-		Name:             p.Need("name|clientSessionToken|session_name"),
-		Image:            p.Need("image|lang"),
+		Name:             need("name|clientSessionToken|session_name"),
+		Image:            need("image|lang"),
 		Architecture:     p.Text("architecture|arch", ""),
-		Type:             cluster.SessionType(p.Text("type|sessionType|session_type", string(cluster.Interactive))),
+		Type:             cluster.SessionType(p.Text("type|sessionType|session_type", "")),
 		Project:          p.Text("group|groupName|group_name", ""),
 		Domain:           p.Text("domain|domainName|domain_name", ""),
 		Tag:              p.Optional("tag"),
@@ -40,7 +40,7 @@ func createRequest(p *params.Set) request.Session {
 		OwnerAccessKey:   owner(p),
 		StartsAt:         p.Text("starts_at|startsAt", ""),
 		ClusterSize:      p.Number("cluster_size|clusterSize", cfg.Number("cluster_size|clusterSize", 1, 1, 10_000), 1, 10_000),
-		ClusterMode:      p.Text("cluster_mode|clusterMode", "single-node"),
+		ClusterMode:      p.Text("cluster_mode|clusterMode", ""),
 		Dependencies:     p.List("dependencies|dependsOn|depends"),
 		CallbackURL:      p.Text("callback_url|callbackUrl|callbackURL", ""),
 		BatchTimeout:     p.Span("batch_timeout|batchTimeout"),
@@ -108,21 +108,37 @@ func mountOptions(cfg *params.Set) map[string]folder.MountOption {
 	return out
 }
 
-// createSession answers when the session runs, a batch session when its job has ended, or at once when it was only enqueued. A
-// client that leaves early leaves the session as it is.
+// hold says how long an answer waits for a session.
+type hold struct {
+	enqueueOnly bool
+	most        time.Duration
+	dry         bool
+}
+
+func readHold(p *params.Set) hold {
+	return hold{
+		enqueueOnly: p.Flag("enqueueOnly|enqueue_only", false),
+		most:        time.Duration(p.Number("maxWaitSeconds|max_wait_seconds", 0, 0, int(maxHold/time.Second))) * time.Second,
+		dry:         p.Flag("dry_run|dryRun", false),
+	}
+}
+
 func (a *API) createSession(c *call) error {
 	p, err := c.params()
 	if err != nil {
 		return err
 	}
-	req := createRequest(p)
-	enqueueOnly := p.Flag("enqueueOnly|enqueue_only", false)
-	maxWait := p.Number("maxWaitSeconds|max_wait_seconds", 0, 0, int(maxHold/time.Second))
-	dry := p.Flag("dry_run|dryRun", false)
+	req, h := createRequest(p, p.Need), readHold(p)
 	if err := p.Err(); err != nil {
 		return err
 	}
-	if dry {
+	return a.start(c, req, h)
+}
+
+// start answers when the session runs, a batch session when its job has ended, or at once when it was only enqueued. A client that
+// leaves early leaves the session as it is.
+func (a *API) start(c *call, req request.Session, h hold) error {
+	if h.dry {
 		return a.dryRun(c, req)
 	}
 	// The session is made whole or not at all, whether or not its client stays.
@@ -140,10 +156,10 @@ func (a *API) createSession(c *call) error {
 	if req.Type == cluster.Batch {
 		until = session.UntilStopped
 	}
-	if !enqueueOnly && (made.Status != cluster.Running || until != session.UntilStarted) {
+	if !h.enqueueOnly && (made.Status != cluster.Running || until != session.UntilStarted) {
 		wait := maxHold
-		if maxWait > 0 {
-			wait = time.Duration(maxWait) * time.Second
+		if h.most > 0 {
+			wait = h.most
 		}
 		st, timedOut, err := a.sessions.Wait(c.ctx(), c.actor, made.ID, until, wait)
 		switch {

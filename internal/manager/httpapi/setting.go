@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"strconv"
 	"strings"
 
@@ -11,7 +10,8 @@ import (
 )
 
 func (a *API) settingRoutes() {
-	a.handle(public, a.announcement, "GET /manager/announcement")
+	// Every command of official clients asks for it.
+	a.handle(probed, a.announcement, "GET /manager/announcement")
 	a.handle(signedOnly, a.setAnnouncement, "POST /manager/announcement")
 	a.handle(signedOnly, a.managerStatus, "GET /manager/status")
 	a.handle(signedOnly, a.setManagerStatus, "PUT /manager/status")
@@ -24,9 +24,6 @@ func (a *API) settingRoutes() {
 		signedOnly, func(c *call) error { return c.ok(api.Empty{}) }, "GET /resource/container-registries", "GET /config/docker-registries",
 	)
 	a.handle(signedOnly, a.resourceGroups, "GET /scaling-groups")
-	// Errors of clients are not kept: the list is empty and reports are taken and dropped.
-	a.handle(signedOnly, func(c *call) error { return c.ok(api.ErrorLogs{Logs: []json.RawMessage{}}) }, "GET /logs/error")
-	a.handle(signedOnly, func(c *call) error { return c.ok(api.Done{Success: true}) }, "POST /logs/error", "POST /logs/error/{id}/clear")
 }
 
 func (a *API) announcement(c *call) error {
@@ -75,13 +72,20 @@ func (a *API) setManagerStatus(c *call) error {
 	if err != nil {
 		return err
 	}
-	status := p.Need("status")
-	p.Flag("force_kill", false)
+	status, kill := p.Need("status"), p.Flag("force_kill", false)
+	if kill && status != "frozen" {
+		p.Fail("force_kill", "goes with the status frozen")
+	}
 	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.operations.SetManagerStatus(c.ctx(), c.actor, status); err != nil {
 		return err
+	}
+	if kill { // after the freeze, so that no new ones come
+		if _, err := a.sessions.EndAll(c.ctx(), c.actor); err != nil {
+			return err
+		}
 	}
 	return c.nothing()
 }

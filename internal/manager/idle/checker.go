@@ -410,7 +410,8 @@ func (s *Service) idleReports(ctx context.Context, f filter, now time.Time, a au
 	}
 	measure(ctx, s.d.Usage, page)
 	for _, x := range page {
-		o := authz.Object{Owner: cluster.UserID(x.Row.UserID), OwnerRole: authz.Role(x.Row.UserRole), Domain: x.Row.DomainName}
+		o := authz.Object{Owner: cluster.UserID(x.Row.UserID), OwnerRole: authz.Role(x.Row.UserRole), Domain: x.Row.DomainName,
+			Project: cluster.ProjectID(x.Row.ProjectID)}
 		if !authz.Sessions.May(a, authz.See, o) {
 			continue
 		}

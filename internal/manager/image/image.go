@@ -185,6 +185,32 @@ func (s *Service) Get(ctx context.Context, a authz.Actor, ref, architecture stri
 	return v[0], nil
 }
 
+// Named are the alive images of exact references that the actor may see, the newest first: those of all architectures.
+func (s *Service) Named(ctx context.Context, a authz.Actor, refs []string) (map[string][]*Image, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	found, err := s.d.Store.ImagesNamed(ctx, refs)
+	if err != nil {
+		return nil, fmt.Errorf("find images: %w", err)
+	}
+	var rows []dbgen.Image
+	for _, r := range found {
+		if authz.Images.May(a, authz.See, objectOf(r.Image, r.OwnerRole, r.OwnerDomain)) {
+			rows = append(rows, r.Image)
+		}
+	}
+	views, err := s.imageViews(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]*Image{}
+	for _, v := range views {
+		out[v.Reference] = append(out[v.Reference], v)
+	}
+	return out, nil
+}
+
 func (s *Service) findImage(ctx context.Context, a authz.Actor, ref, architecture string) (dbgen.Image, error) {
 	id, ok := cluster.CanonicalUUID(ref)
 	if !ok {

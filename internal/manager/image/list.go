@@ -6,6 +6,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/facts"
 	"berth.dev/berth/internal/manager/store/list"
 )
@@ -16,6 +17,29 @@ var imageFields = list.Fields{
 	"size_bytes": list.Number("i.size_bytes"),
 	"scope":      list.Text("i.scope"),
 	"created_at": list.Time("i.created_at"), "last_used_at": list.Time("i.last_used_at"), "status": list.Text("i.status"),
+}
+
+// keptCounts are where the number of images is kept, as far as scope, registry and the owner's domain say who sees them. Whose an image is
+// is not known there.
+const keptCounts = `SELECT coalesce(sum(i.n), 0)::bigint FROM (SELECT c.kind AS scope, c.registry, c.status, c.domain_name,
+	c.owner_role, c.n,
+	NULL::uuid AS owner_id, NULL::uuid AS project_id FROM list_counts c WHERE c.list = 'images') i
+CROSS JOIN LATERAL (SELECT i.domain_name, i.owner_role AS role) u CROSS JOIN LATERAL (SELECT NULL::text AS domain_name) p WHERE true`
+
+// counts are where the number of images that an actor sees is kept: what is for everybody and what the actor administrates, and besides
+// those that the actor and the actor's projects have.
+func counts(l *list.Spec, a authz.Actor) []string {
+	if a.Role != authz.RoleUser && a.Role != authz.RoleAdmin {
+		return []string{keptCounts}
+	}
+	me, projects := l.Arg(string(a.UserID))+"::uuid", l.Arg(store.Texts(a.Projects))+"::uuid[]"
+	theirs := "SELECT count(*) FROM " + facts.Images.From + ` WHERE i.scope <> 'global' AND i.id IN (SELECT x.id FROM images x
+		WHERE x.owner_id = ` + me +
+		` UNION SELECT x.id FROM images x WHERE x.project_id = ANY(` + projects + "))"
+	if a.Role == authz.RoleAdmin {
+		theirs += " AND (coalesce(u.domain_name, p.domain_name) = " + l.Arg(a.Domain) + " AND coalesce(u.role, '') <> 'superadmin') IS NOT TRUE"
+	}
+	return []string{keptCounts, theirs}
 }
 
 // List lists alive images that the actor may see.
@@ -37,6 +61,8 @@ func (s *Service) list(ctx context.Context, a authz.Actor, q list.Query, own boo
 	l.Where(facts.Images.Where(a, authz.See, l.Arg))
 	if own {
 		l.Where("i.origin = 'commit' AND i.owner_id = " + l.Arg(string(a.UserID)) + "::uuid")
+	} else {
+		l.Counts = func() []string { return counts(l, a) }
 	}
 	keys, total, err := l.Keys(ctx, s.d.Store.DB(), q)
 	if err != nil {

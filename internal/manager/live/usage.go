@@ -34,7 +34,12 @@ type opened struct {
 
 // measuresUse reports whether a metric belongs to the use of what is allocated: momentary values, not totals.
 func measuresUse(name string) bool {
-	return name == "mem" || strings.HasSuffix(name, "_util") || strings.HasSuffix(name, "_mem") || strings.HasSuffix(name, "_mem_total")
+	for _, end := range []string{"_util", "_mem", "_mem_total"} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	return name == "mem" || name == "cpu_want"
 }
 
 // KeepUsage asks all managers to keep the use of kernels over a window for Usage. Without it nothing is kept, because

@@ -62,12 +62,17 @@ var agentFields = list.Fields{
 		"k.ended_at IS NULL)"),
 }
 
+// agentCounts are where the number of agents is kept.
+const agentCounts = `SELECT coalesce(sum(a.n), 0)::bigint FROM (SELECT c.status, c.kind AS resource_group, c.n FROM list_counts c
+	WHERE c.list = 'agents') a WHERE true`
+
 // List lists agents (superadmins and monitors).
 func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[*Agent], error) {
 	if err := authz.Agents.Need(a, authz.See, authz.Object{}, "list agents"); err != nil {
 		return list.Page[*Agent]{}, err
 	}
-	l := &list.Spec{From: "agents a", Key: "a.id", Fields: agentFields, Order: "a.first_contact"}
+	l := &list.Spec{From: "agents a", Key: "a.id", Fields: agentFields, Order: "a.first_contact",
+		Counts: func() []string { return []string{agentCounts} }}
 	if f.Status != "" {
 		l.And("a.status = %s", f.Status)
 	}

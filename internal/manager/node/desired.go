@@ -72,6 +72,10 @@ func (n *Reports) desired(ctx context.Context, batch []*want) error {
 		} else {
 			d.Egress = cluster.Egress{Mode: cluster.EgressNone} // the table takes nothing else; what cannot be read opens nothing
 		}
+		if err := json.Unmarshal(r.Withheld, &d.Withheld); err != nil {
+			return fmt.Errorf("read what session %s may not have any more: %w", r.SessionID, err)
+		}
+		d.AuthorizedKeys = cluster.KeyLines(r.SshKeys)
 		if r.Desired == "stop" {
 			d.Stop, d.Force, d.StopReason = true, r.ForceStop, cluster.Reason(r.StopReason)
 			if !d.Force {
@@ -173,8 +177,9 @@ func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 		k.Mounts = nil // what the database made of its own columns can be read
 	}
 	k.Dotfiles = tenancy.MergeDotfiles(r.DomainDotfiles, r.ProjectDotfiles, r.KeypairDotfiles)
-	if r.SshPublicKey != nil {
-		k.Dotfiles = append(k.Dotfiles, cluster.Dotfile{Path: ".ssh/authorized_keys", Perm: "600", Data: *r.SshPublicKey + "\n"})
+	if len(r.SshKeys) > 0 {
+		k.Dotfiles = append(k.Dotfiles, cluster.Dotfile{Path: cluster.AuthorizedKeys, Perm: "600",
+			Data: strings.Join(cluster.KeyLines(r.SshKeys), "\n") + "\n"})
 	}
 	return k
 }

@@ -3,6 +3,7 @@ package operation
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
@@ -27,9 +28,20 @@ func (s *Service) Findings(ctx context.Context) ([]cluster.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("examine sessions: %w", err)
 	}
+	exports, err := s.d.Store.FailingAuditExports(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("examine exports of the audit log: %w", err)
+	}
 	out := []cluster.Finding{}
 	for _, r := range rows {
 		out = append(out, finding(r))
+	}
+	for _, e := range exports {
+		out = append(out, cluster.Finding{
+			Severity: "warning", Kind: "audit-export-waits", Object: "export " + e.Name + " of the audit log",
+			Detail: fmt.Sprintf("%d entries wait since %s: %s", e.Waiting, e.FailingSince.UTC().Format(time.RFC3339), e.Problem),
+			Next:   "see whether the receiver runs, and manager.audit_syslog in the configuration; nothing is lost meanwhile",
+		})
 	}
 	for _, r := range sessions {
 		kernels := make([]cluster.Status, len(r.Kernels))

@@ -39,6 +39,8 @@ type GroupProps struct {
 	UseHostNetwork                *bool
 	// Egress is what sessions may reach from inside, as cluster.ParseEgress reads it.
 	Egress *string
+	// Expect looks at the row before it is changed, while it is locked; its error ends the change.
+	Expect func(dbgen.ResourceGroup) error
 }
 
 // CreateGroup adds a group (superadmins). It has no agents, and nobody may use it before it is associated.
@@ -85,6 +87,11 @@ func (s *Service) write(ctx context.Context, name string, create bool, p GroupPr
 			return fmt.Errorf("find resource group %s: %w", name, err)
 		}
 		egress := row.Egress
+		if p.Expect != nil {
+			if err := p.Expect(row); err != nil {
+				return err
+			}
+		}
 		if err := s.setGroup(&row, p); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
@@ -86,10 +87,13 @@ func (in PresetInput) name() string {
 	return *in.Name
 }
 
-// maxPresets bounds what every check looks at.
-const maxPresets = 500
+const (
+	maxPresets    = 500 // bounds what every check looks at
+	maxPresetName = 64  // characters
+)
 
-var presetName = regexp.MustCompile(`^[\p{L}\p{N}][\p{L}\p{N} ._/+:()-]{0,63}$`)
+// presetName leaves the length to maxPresetName: a count of these classes would be compiled into megabytes.
+var presetName = regexp.MustCompile(`^[\p{L}\p{N}][\p{L}\p{N} ._/+:()-]*$`)
 
 // CreatePreset makes a preset (superadmins).
 func (s *Service) CreatePreset(ctx context.Context, a authz.Actor, in PresetInput) (_ Preset, err error) {
@@ -209,7 +213,7 @@ func (s *Service) findPreset(ctx context.Context, ref string) (Preset, error) {
 
 func (s *Service) fill(ctx context.Context, p *Preset, in PresetInput) error {
 	if in.Name != nil {
-		if !presetName.MatchString(*in.Name) {
+		if utf8.RuneCountInString(*in.Name) > maxPresetName || !presetName.MatchString(*in.Name) {
 			return fault.Invalidf("%.80q is not a name for a preset", *in.Name).WithNext("use 1 to 64 letters, digits, spaces and - . _ / + : ( )")
 		}
 		p.Name = *in.Name
@@ -345,14 +349,8 @@ func (s *Service) CheckPresets(ctx context.Context, a authz.Actor, project, reso
 		return PresetCheck{}, authz.NotFound(groupNoun, resourceGroup)
 	}
 	c := PresetCheck{ResourceGroups: map[string]GroupUse{}}
-	if !authz.Projects.May(a, authz.Change, tenancy.ProjectObject(p, project)) && !authz.Cluster.May(a, authz.See, authz.Object{}) {
-		raw, err := s.d.Store.GetSetting(ctx, settingHideProjects)
-		if err == nil {
-			err = json.Unmarshal(raw, &c.GroupHidden)
-		}
-		if err != nil && !store.Missing(err) {
-			return c, fmt.Errorf("read setting %s: %w", settingHideProjects, err)
-		}
+	if c.GroupHidden, err = s.hidesProjects(ctx, a, p, project); err != nil {
+		return c, err
 	}
 	if err := s.checkLimits(ctx, a, p, &c); err != nil {
 		return c, err
@@ -441,7 +439,7 @@ func (s *Service) checkLimits(ctx context.Context, a authz.Actor, p dbgen.Projec
 func left(limits, using cluster.Slots) cluster.Slots {
 	out := cluster.Slots{}
 	for slot, limit := range limits {
-		out[slot] = max(limit-using[slot], 0)
+		out[slot] = scheduler.Left(limit, using[slot])
 	}
 	return out
 }
@@ -460,7 +458,7 @@ func less(a, b cluster.Slots) cluster.Slots {
 // within reports whether the slots stay within what remains; an absent slot is unlimited.
 func within(want, remaining cluster.Slots) bool {
 	for slot, v := range remaining {
-		if want[slot] > v {
+		if scheduler.Exceeds(v, 0, want[slot]) {
 			return false
 		}
 	}

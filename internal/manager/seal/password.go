@@ -13,10 +13,18 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// Cost of hashing a password with argon2id. Stored hashes carry their own cost.
+// Cost is what hashing one password with argon2id (RFC 9106) takes. Stored hashes carry the cost that they were made with.
+type Cost struct {
+	// Memory is in KiB.
+	Memory uint32
+	// Time is the number of passes over the memory.
+	Time uint32
+}
+
+// defaultCost is what the zero Cost means, in production always. Tests that are not about passwords choose less.
+var defaultCost = Cost{Memory: 19 * 1024, Time: 2}
+
 const (
-	argonMemory  = 19 * 1024 // KiB
-	argonTime    = 2
 	argonThreads = 1
 	argonKey     = 32
 	argonSalt    = 16
@@ -28,17 +36,21 @@ const (
 // megabytes and milliseconds, so callers wait for their turn.
 type Passwords struct {
 	turn   chan struct{}
+	cost   Cost
 	random io.Reader
 	dummy  string
 }
 
 // NewPasswords allows so many computations at once; 0 means 2.
-func NewPasswords(atOnce int, random io.Reader) *Passwords {
+func NewPasswords(atOnce int, cost Cost, random io.Reader) *Passwords {
 	if atOnce <= 0 {
 		atOnce = 2
 	}
-	p := &Passwords{turn: make(chan struct{}, atOnce), random: random}
-	p.dummy = encode(make([]byte, argonSalt), make([]byte, argonKey))
+	if cost == (Cost{}) {
+		cost = defaultCost
+	}
+	p := &Passwords{turn: make(chan struct{}, atOnce), cost: cost, random: random}
+	p.dummy = cost.encode(make([]byte, argonSalt), make([]byte, argonKey))
 	return p
 }
 
@@ -55,7 +67,7 @@ func (p *Passwords) Hash(ctx context.Context, password Secret) (string, error) {
 		return "", err
 	}
 	defer p.leave()
-	return encode(salt, argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonThreads, argonKey)), nil
+	return p.cost.encode(salt, argon2.IDKey([]byte(password), salt, p.cost.Time, p.cost.Memory, argonThreads, argonKey)), nil
 }
 
 // Check compares a password with a hash. An empty hash (no such user, no password set) takes as long as any
@@ -78,7 +90,7 @@ func (p *Passwords) Check(ctx context.Context, password Secret, hash string) (ok
 	defer p.leave()
 	got := argon2.IDKey([]byte(password), salt, t, m, threads, uint32(len(want)))
 	same := subtle.ConstantTimeCompare(got, want) == 1
-	return same && known, same && (m != argonMemory || t != argonTime || threads != argonThreads), nil
+	return same && known, same && (Cost{m, t} != p.cost || threads != argonThreads), nil
 }
 
 func (p *Passwords) enter(ctx context.Context) error {
@@ -92,9 +104,9 @@ func (p *Passwords) enter(ctx context.Context) error {
 
 func (p *Passwords) leave() { <-p.turn }
 
-func encode(salt, key []byte) string {
+func (c Cost) encode(salt, key []byte) string {
 	b := base64.RawStdEncoding
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonTime, argonThreads,
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, c.Memory, c.Time, argonThreads,
 		b.EncodeToString(salt), b.EncodeToString(key))
 }
 

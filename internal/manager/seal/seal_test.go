@@ -63,11 +63,11 @@ func TestSealedTextIsBoundToItsPurposeAndKey(t *testing.T) {
 
 func TestPasswords(t *testing.T) {
 	t.Parallel()
-	p := seal.NewPasswords(2, rand.Reader)
+	p := seal.NewPasswords(2, seal.Cost{}, rand.Reader)
 	ctx := t.Context()
 	h, err := p.Hash(ctx, "pässword")
 	require.NoError(t, err)
-	require.Regexp(t, `^\$argon2id\$v=19\$m=\d+,t=\d+,p=\d+\$`, h)
+	require.Regexp(t, `^\$argon2id\$v=19\$m=19456,t=2,p=1\$`, h)
 	for _, c := range []struct {
 		password seal.Secret
 		hash     string
@@ -82,6 +82,12 @@ func TestPasswords(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, ok)
 	require.False(t, renew)
+	cheap, err := seal.NewPasswords(1, seal.Cost{Memory: 64, Time: 1}, rand.Reader).Hash(ctx, "pässword")
+	require.NoError(t, err)
+	ok, renew, err = p.Check(ctx, "pässword", cheap)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.True(t, renew, "a hash of another cost is made again")
 	for _, bad := range []string{"x", "$argon2id$v=19$m=9999999,t=1,p=1$AA$AA", "$argon2i$v=19$m=64,t=1,p=1$AA$AA"} {
 		_, _, err := p.Check(ctx, "x", bad)
 		require.Error(t, err)

@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/scheduler"
 )
 
 // Created answers request.Session; Created is false when a live session was reused.
@@ -35,6 +36,9 @@ func (s *Service) Create(ctx context.Context, a authz.Actor, r request.Session) 
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.create", r.Name)
 	defer end(&err)
 	audit.ActingFor(ctx, string(r.OwnerAccessKey))
+	if err := authz.Changing(a, authz.AreaSessions); err != nil {
+		return Created{}, err
+	}
 	c := &creation{actor: a, request: r}
 	if err := s.creations.Do(ctx, c); err != nil {
 		return Created{}, fmt.Errorf("create session %s: %w", r.Name, err)
@@ -141,10 +145,20 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if err != nil {
 		return nil, err
 	}
+	if r.Type != cluster.System {
+		tree, err := q.tree(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := fits(tree, scheduler.Owner{AccessKey: cluster.AccessKey(owner.AccessKey), User: cluster.UserID(owner.UserID),
+			Project: cluster.ProjectID(project.ID), Domain: owner.DomainName}, group, total); err != nil {
+			return nil, err
+		}
+	}
 	if err := limits.waiting(ctx, s.d.Store.Queries, owner.UserID, owner.AccessKey, total); err != nil {
 		return nil, err // insertLimited decides; a dry run and what is refused anyway end here
 	}
-	designated, err := s.designated(a, r, agents.rows)
+	designated, err := s.designated(ctx, a, r, groups)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +181,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := q.mounts(ctx, owner, project, r)
+	mounts, err := q.mounts(ctx, a, owner, project, r)
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +236,7 @@ func (s *Service) projectFor(ctx context.Context, q *lookups, a authz.Actor, own
 		return p, err
 	}
 	o := authz.Object{Name: ref, Project: cluster.ProjectID(p.ID), Domain: p.DomainName}
-	usable := authz.Projects.May(tenancy.ActorOf(owner), authz.Use, o) || authz.Projects.May(a, authz.Administer, o)
+	usable := authz.Projects.May(tenancy.ActorOf(owner).Within(a.Scope), authz.Use, o) || authz.Projects.May(a, authz.Administer, o)
 	if !p.IsActive || p.DomainName != owner.DomainName || !usable {
 		return p, authz.NotFound(projectNoun, ref)
 	}
@@ -266,7 +280,7 @@ func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorBy
 	return names, agents, nil
 }
 
-func slotKinds(agents []dbgen.LargestAgentsRow) map[cluster.SlotName]cluster.SlotKind {
+func slotKinds(agents []dbgen.AgentShapesRow) map[cluster.SlotName]cluster.SlotKind {
 	reports := make([]map[string]string, len(agents))
 	for i, a := range agents {
 		reports[i] = a.SlotKinds
@@ -277,7 +291,7 @@ func slotKinds(agents []dbgen.LargestAgentsRow) map[cluster.SlotName]cluster.Slo
 // chooseGroup picks the first group where the session could run one day. Groups without known agents of the architecture
 // come after those that certainly could. When all are too small the session waits in the first one for an agent to come, or with
 // FailIfImpossible is refused with words that name the slot and the amount.
-func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total cluster.Slots, r request.Session,
+func chooseGroup(groups []string, agents []dbgen.AgentShapesRow, slots, total cluster.Slots, r request.Session,
 	img dbgen.Image) (string, error) {
 	unit := slots
 	if r.ClusterMode == "single-node" {
@@ -285,7 +299,7 @@ func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total 
 	}
 	maybe, refusal := "", error(nil)
 	for _, g := range groups {
-		var here []dbgen.LargestAgentsRow
+		var here []dbgen.AgentShapesRow
 		for _, a := range agents {
 			if a.ResourceGroup == g && a.Architecture == img.Architecture && len(a.Capacity) > 0 {
 				here = append(here, a)
@@ -313,13 +327,17 @@ func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total 
 }
 
 // designated checks the agents that the session is to run on.
-func (s *Service) designated(a authz.Actor, r request.Session, agents []dbgen.LargestAgentsRow) ([]string, error) {
+func (s *Service) designated(ctx context.Context, a authz.Actor, r request.Session, groups []string) ([]string, error) {
 	out := []string{}
 	if len(r.Agents) == 0 {
 		return out, nil
 	}
 	if err := authz.Agents.Need(a, authz.Administer, authz.Object{}, "choose agents"); err != nil {
 		return nil, err
+	}
+	agents, err := s.d.Store.LargestAgents(ctx, groups)
+	if err != nil {
+		return nil, fmt.Errorf("read agents: %w", err)
 	}
 	for _, id := range r.Agents {
 		if !slices.ContainsFunc(agents, func(x dbgen.LargestAgentsRow) bool { return x.ID == id }) {

@@ -14,8 +14,8 @@ import (
 
 // defaults are what a request gets for the amounts that it does not name. Presets are read only when something is open.
 func (q *lookups) defaults(ctx context.Context, r request.Session, groups []string, l limits, project dbgen.Project, architecture string,
-	agents []dbgen.LargestAgentsRow) (request.Defaults, error) {
-	candidates := slices.DeleteFunc(slices.Clone(agents), func(a dbgen.LargestAgentsRow) bool {
+	agents []dbgen.AgentShapesRow) (request.Defaults, error) {
+	candidates := slices.DeleteFunc(slices.Clone(agents), func(a dbgen.AgentShapesRow) bool {
 		return a.Status != cluster.AgentAlive || !a.Schedulable || architecture != "" && a.Architecture != architecture
 	})
 	d := request.Defaults{Most: defaultBounds(r, l, project, candidates), Part: defaultPart(candidates)}
@@ -62,7 +62,7 @@ func presetNamed(presets []dbgen.ResourcePreset, ref string) (found dbgen.Resour
 
 // defaultBounds are the amounts that a kernel's defaults stay within, so that a session that names no amounts can start: what
 // policies and the project allow, and what the smallest agent that could run it has.
-func defaultBounds(r request.Session, l limits, project dbgen.Project, agents []dbgen.LargestAgentsRow) cluster.Slots {
+func defaultBounds(r request.Session, l limits, project dbgen.Project, agents []dbgen.AgentShapesRow) cluster.Slots {
 	out := cluster.Slots{}
 	lower := func(all cluster.Slots, n int) {
 		for _, slot := range []cluster.SlotName{cluster.SlotCPU, cluster.SlotMem} {
@@ -88,7 +88,7 @@ func defaultBounds(r request.Session, l limits, project dbgen.Project, agents []
 }
 
 // defaultPart is the memory of a kernel that names none, so that the smallest agent has room for others.
-func defaultPart(agents []dbgen.LargestAgentsRow) cluster.Slots {
+func defaultPart(agents []dbgen.AgentShapesRow) cluster.Slots {
 	out := cluster.Slots{}
 	for _, a := range agents {
 		mem, had := a.Capacity[cluster.SlotMem], out[cluster.SlotMem]

@@ -13,12 +13,12 @@ import (
 // The smallest agent that could run a session says how much memory it gets that names none; others do not count.
 func TestSmallestAgentHasRoomForOthers(t *testing.T) {
 	t.Parallel()
-	agent := func(status cluster.AgentStatus, schedulable bool, architecture string, mem int64) dbgen.LargestAgentsRow {
-		return dbgen.LargestAgentsRow{Status: status, Schedulable: schedulable, Architecture: architecture,
+	agent := func(status cluster.AgentStatus, schedulable bool, architecture string, mem int64) dbgen.AgentShapesRow {
+		return dbgen.AgentShapesRow{Status: status, Schedulable: schedulable, Architecture: architecture,
 			Capacity: cluster.Slots{cluster.SlotCPU: cluster.Whole(8), cluster.SlotMem: cluster.Whole(mem)}}
 	}
 	const gib = 1 << 30
-	agents := []dbgen.LargestAgentsRow{
+	agents := []dbgen.AgentShapesRow{
 		agent(cluster.AgentAlive, true, "x86_64", 64*gib), agent(cluster.AgentAlive, true, "x86_64", 3*gib),
 		agent(cluster.AgentLost, true, "x86_64", gib), agent(cluster.AgentAlive, false, "x86_64", gib),
 		agent(cluster.AgentAlive, true, "aarch64", gib), agent(cluster.AgentAlive, true, "x86_64", 0),

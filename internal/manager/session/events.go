@@ -100,7 +100,7 @@ func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-c
 		}
 		replayed := map[int64]struct{}{}
 		if !f.FromNow {
-			if err := s.replay(ctx, a, session, f.After, func(e hubEvent) bool {
+			if err := s.replay(ctx, a, session, f, func(e hubEvent) bool {
 				replayed[e.Seq] = struct{}{}
 				return !want(e) || send(e.Event)
 			}); err != nil {
@@ -136,26 +136,11 @@ func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-c
 // maxReplay bounds what a resuming reader gets again.
 const maxReplay = 100_000
 
-func (s *Service) replay(ctx context.Context, a authz.Actor, session cluster.SessionID, after int64, each func(hubEvent) bool) error {
+// replay reads the events after f.After that the actor may see, each kind of actor's from where no others' are read.
+func (s *Service) replay(ctx context.Context, a authz.Actor, session cluster.SessionID, f EventFilter, each func(hubEvent) bool) error {
+	after := f.After
 	for n := 0; n < maxReplay; {
-		var rows []dbgen.EventsOfSessionAfterRow
-		var err error
-		switch {
-		case session != "":
-			rows, err = s.d.Store.EventsOfSessionAfter(ctx, string(session), after, eventPage)
-		case a.Role == authz.RoleUser: // who sees no others' sessions does not have theirs read
-			var own []dbgen.EventsOfUserAfterRow
-			own, err = s.d.Store.EventsOfUserAfter(ctx, after, eventPage, string(a.UserID))
-			for _, r := range own {
-				rows = append(rows, dbgen.EventsOfSessionAfterRow(r))
-			}
-		default:
-			var all []dbgen.EventsAfterRow
-			all, err = s.d.Store.EventsAfter(ctx, after, eventPage)
-			for _, r := range all {
-				rows = append(rows, dbgen.EventsOfSessionAfterRow(r))
-			}
-		}
+		rows, err := s.eventPage(ctx, a, session, f, after)
 		if err != nil {
 			return fmt.Errorf("read events: %w", err)
 		}
@@ -170,4 +155,30 @@ func (s *Service) replay(ctx context.Context, a authz.Actor, session cluster.Ses
 		}
 	}
 	return nil
+}
+
+func (s *Service) eventPage(ctx context.Context, a authz.Actor, session cluster.SessionID, f EventFilter,
+	after int64) (rows []dbgen.EventsOfSessionAfterRow, err error) {
+	switch {
+	case session != "":
+		return s.d.Store.EventsOfSessionAfter(ctx, string(session), after, eventPage)
+	case a.Role == authz.RoleUser:
+		own, err := s.d.Store.EventsOfUserAfter(ctx, after, eventPage, string(a.UserID))
+		for _, r := range own {
+			rows = append(rows, dbgen.EventsOfSessionAfterRow(r))
+		}
+		return rows, err
+	case a.Role == authz.RoleAdmin:
+		here, err := s.d.Store.EventsOfDomainAfter(ctx, dbgen.EventsOfDomainAfterParams{DomainName: a.Domain, After: after,
+			OfSessions: f.Sessions, OfKernels: f.Kernels, MaxRows: eventPage})
+		for _, r := range here {
+			rows = append(rows, dbgen.EventsOfSessionAfterRow(r))
+		}
+		return rows, err
+	}
+	all, err := s.d.Store.EventsAfter(ctx, after, f.Sessions, f.Kernels, eventPage)
+	for _, r := range all {
+		rows = append(rows, dbgen.EventsOfSessionAfterRow(r))
+	}
+	return rows, err
 }

@@ -26,7 +26,8 @@ func (s *Service) ownerByID(ctx context.Context, a authz.Actor, id cluster.Sessi
 }
 
 func objectOf(r dbgen.SessionOwnerRow) authz.Object {
-	return authz.Object{Name: r.Name, Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName}
+	return authz.Object{Name: r.Name, Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName,
+		Project: cluster.ProjectID(r.ProjectID)}
 }
 
 // findOwner finds a session by id (any state) or by name (live ones of owner; "" is the actor) and
@@ -154,7 +155,8 @@ func (s *Service) loadSessions(ctx context.Context, ids []cluster.SessionID) (ma
 	for _, r := range rows {
 		v := sessionView(r)
 		out[v.ID] = v
-		owners[v.ID] = authz.Object{Name: v.Name, Owner: v.UserID, OwnerRole: authz.Role(r.OwnerRole), Domain: v.Domain}
+		owners[v.ID] = authz.Object{Name: v.Name, Owner: v.UserID, OwnerRole: authz.Role(r.OwnerRole), Domain: v.Domain,
+			Project: v.ProjectID}
 	}
 	views := make([]Kernel, len(kernels))
 	for i, k := range kernels {

@@ -316,7 +316,8 @@ func eventOf(r dbgen.EventsOfSessionAfterRow) hubEvent {
 			OwnerAccessKey: cluster.AccessKey(r.AccessKey), Reason: cluster.Reason(r.Reason), Detail: r.Detail, Status: cluster.Status(r.ToStatus),
 			ExitCode: store.Int(r.ExitCode), At: r.At.UTC(),
 		},
-		object: authz.Object{Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName},
+		object: authz.Object{Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName,
+			Project: cluster.ProjectID(r.ProjectID)},
 	}
 	if r.KernelID != nil {
 		e.Kernel = cluster.KernelID(*r.KernelID)

@@ -8,8 +8,11 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/resource"
+	"berth.dev/berth/internal/manager/resource/limit"
 	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/scheduler"
 )
 
 // Limits are checked once, when what they count would grow. What a session may be (priority, containers, its type) and
@@ -90,12 +93,14 @@ func (l limits) waiting(ctx context.Context, q *dbgen.Queries, user, key string,
 		if r.OfUser {
 			arg, whose = nil, "you"
 		}
+		level := scheduler.Level{Quota: resource.WaitingQuota(p)}
 		if limit := p.MaxPendingSessionCount; limit != nil {
 			n, err := q.WaitingOf(ctx, user, arg)
 			if err != nil {
 				return fmt.Errorf("count waiting sessions: %w", err)
 			}
-			if n >= int64(*limit) {
+			level.Used.Sessions = int(n)
+			if refused, _ := scheduler.Admit([]scheduler.Level{level}, scheduler.Usage{Sessions: 1}); refused != nil {
 				return quota("%d sessions of %s are waiting already, policy %s allows %d", n, whose, p.Name, *limit).
 					WithNext("wait until one has started, destroy one that waits, or ask an administrator for a larger limit")
 			}
@@ -111,15 +116,28 @@ func (l limits) waiting(ctx context.Context, q *dbgen.Queries, user, key string,
 		for _, r := range rows {
 			used[cluster.SlotName(r.Slot)] = cluster.Amount(r.Amount)
 		}
-		for _, slot := range p.MaxPendingSessionResourceSlots.Names() {
-			limit := p.MaxPendingSessionResourceSlots[slot]
-			if more[slot] > 0 && used[slot]+more[slot] > limit {
-				return quota("waiting sessions of %s hold %s of %s, this one asks for %s, policy %s allows %s together",
-					whose, cluster.FormatAmount(slot, used[slot]), slot, cluster.FormatAmount(slot, more[slot]), p.Name,
-					cluster.FormatAmount(slot, limit)).
-					WithNext("wait until one has started, ask for less, or ask an administrator for a larger limit")
-			}
+		level.Used.Slots = used
+		if refused, what := scheduler.Admit([]scheduler.Level{level}, scheduler.Usage{Slots: more}); refused != nil {
+			slot := cluster.SlotName(what)
+			return quota("waiting sessions of %s hold %s of %s, this one asks for %s, policy %s allows %s together",
+				whose, cluster.FormatAmount(slot, used[slot]), slot, cluster.FormatAmount(slot, more[slot]), p.Name,
+				cluster.FormatAmount(slot, p.MaxPendingSessionResourceSlots[slot])).
+				WithNext("wait until one has started, ask for less, or ask an administrator for a larger limit")
 		}
 	}
 	return nil
+}
+
+// fits refuses what a level of the hierarchical quotas never allows, whatever else ends.
+func fits(tree *limit.Tree, owner scheduler.Owner, group string, asks cluster.Slots) error {
+	never := tree.Never(owner, group, asks)
+	if never == nil {
+		return nil
+	}
+	where := never.Node.Path
+	if never.Node.Group != "" {
+		where += " in resource group " + never.Node.Group
+	}
+	return quota("quota: %s limit %s, and the session asks for %s", where, never.Slot.Text(never.Limit), never.Slot.Text(never.Asked)).
+		WithNext("ask for less, or ask an administrator for a higher limit of %s", where)
 }

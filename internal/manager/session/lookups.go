@@ -8,6 +8,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/resource/limit"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/tenancy"
 )
@@ -24,13 +25,14 @@ type lookups struct {
 	allowed  memo[[3]string, []dbgen.ResourceGroup]
 	largest  memo[string, *groupAgents]
 	presets  memo[string, []dbgen.ResourcePreset]
-	// automatic are the mounts of sessions that name no folder, by access key, project and type.
-	automatic memo[[3]string, []cluster.FolderMount]
+	quotas   memo[struct{}, *limit.Tree]
+	// automatic are the mounts of sessions that name no folder, by access key, API token, project and type.
+	automatic memo[[4]string, []cluster.FolderMount]
 }
 
-// groupAgents are the agents of some resource groups and the kinds of their slots.
+// groupAgents are the agents of some resource groups, those that are alike as one, and the kinds of their slots.
 type groupAgents struct {
-	rows  []dbgen.LargestAgentsRow
+	rows  []dbgen.AgentShapesRow
 	kinds map[cluster.SlotName]cluster.SlotKind
 }
 
@@ -120,6 +122,11 @@ func (q *lookups) limits(ctx context.Context, key string) (limits, error) {
 	return q.policies.get(key, func() (limits, error) { return q.s.limitsOf(ctx, key) })
 }
 
+// tree is the hierarchical quotas.
+func (q *lookups) tree(ctx context.Context) (*limit.Tree, error) {
+	return q.quotas.get(struct{}{}, func() (*limit.Tree, error) { return limit.ReadTree(ctx, q.s.d.Store.Queries) })
+}
+
 func (q *lookups) groups(ctx context.Context, owner dbgen.ActorByKeyRow, project string) ([]dbgen.ResourceGroup, error) {
 	return q.allowed.get([3]string{owner.DomainName, project, owner.AccessKey}, func() ([]dbgen.ResourceGroup, error) {
 		return q.s.d.Resource.Usable(ctx, tenancy.ActorOf(owner), cluster.ProjectID(project))
@@ -128,7 +135,7 @@ func (q *lookups) groups(ctx context.Context, owner dbgen.ActorByKeyRow, project
 
 func (q *lookups) agents(ctx context.Context, groups []string) (*groupAgents, error) {
 	return q.largest.get(strings.Join(groups, "\x1f"), func() (*groupAgents, error) {
-		rows, err := q.s.d.Store.LargestAgents(ctx, groups)
+		rows, err := q.s.d.Store.AgentShapes(ctx, groups)
 		return &groupAgents{rows: rows, kinds: slotKinds(rows)}, err
 	})
 }

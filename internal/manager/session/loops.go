@@ -13,7 +13,7 @@ import (
 const (
 	// batchAllowance is how long the runner and the agent have to enforce a batch timeout before the manager does.
 	batchAllowance = time.Minute
-	// joinEvery is the time between looks at the counts of ended sessions, which are joined when there are joinAfter new ones.
+	// joinEvery is the time between looks at the counts of ended sessions and of lists, which are joined when there are joinAfter new ones.
 	joinEvery = 10 * time.Second
 	joinAfter = 1000
 )
@@ -25,21 +25,26 @@ type LoopConfig struct {
 	// EventRetention is how long the history of ended sessions is kept; 0 keeps it for ever.
 	EventRetention time.Duration
 	// SessionRetention is how long ended sessions themselves are kept, TaskRetention background tasks that came to an end;
-	// AuditRetention is how long entries of the audit log are. 0 is for ever.
-	SessionRetention, TaskRetention, AuditRetention time.Duration
+	// AuditRetention is how long entries of the audit log are, UsageRetention intervals of the usage ledger. 0 is for ever.
+	SessionRetention, TaskRetention, AuditRetention, UsageRetention time.Duration
 }
 
 // Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, sessions whose clients are gone by
-// their leases, old history is forgotten, the counts of ended sessions stay few.
+// their leases, those of users who left a project, old history is forgotten, the counts of ended sessions and of lists stay few.
 func (s *Service) Loops(c LoopConfig) []reconcile.Loop {
 	loops := []reconcile.Loop{{Name: "batch-timeout", Begin: func(t reconcile.Term) reconcile.Work {
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) { return c.Sweep, t.Commit(ctx, stopOverdueBatches) }}
-	}}, s.leaseLoop(), {Name: "counts", Begin: func(t reconcile.Term) reconcile.Work {
+	}}, s.leaseLoop(), s.leaverLoop(), {Name: "counts", Begin: func(t reconcile.Term) reconcile.Work {
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
-			return joinEvery, t.Commit(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.JoinEndedCounts(ctx, joinAfter) })
+			return joinEvery, t.Commit(ctx, func(ctx context.Context, tx *store.Tx) error {
+				if err := tx.JoinListCounts(ctx, joinAfter); err != nil {
+					return err
+				}
+				return tx.JoinEndedCounts(ctx, joinAfter)
+			})
 		}}
 	}}}
-	if c.EventRetention > 0 || c.SessionRetention > 0 || c.TaskRetention > 0 || c.AuditRetention > 0 {
+	if max(c.EventRetention, c.SessionRetention, c.TaskRetention, c.AuditRetention, c.UsageRetention) > 0 {
 		loops = append(loops, reconcile.Loop{Name: "prune", Begin: func(t reconcile.Term) reconcile.Work {
 			p := &pruning{s: s, c: c}
 			return reconcile.Work{Pass: func(ctx context.Context) (wait time.Duration, err error) {
@@ -65,14 +70,15 @@ func stopOverdueBatches(ctx context.Context, tx *store.Tx) error {
 	return StopAll(ctx, tx, overdue, cluster.Running, cluster.ReasonTaskTimeout, "the job ran longer than its timeout")
 }
 
-// StopAll ends those of some sessions that are still in a status, within a transaction of a control loop.
+// StopAll ends those of some sessions that are still in a status ("" is any that is not on its way out), within a transaction of a
+// control loop.
 func StopAll(ctx context.Context, tx *store.Tx, ids []cluster.SessionID, from cluster.Status, reason cluster.Reason, detail string) error {
 	locked, err := tx.Lock(ctx, ids...)
 	if err != nil {
 		return err
 	}
 	for _, s := range locked {
-		if s.Status != from {
+		if from != "" && s.Status != from || s.Status.Final() || s.Status == cluster.Terminating {
 			continue
 		}
 		if err := s.Stop(ctx, reason, detail, false); err != nil {

@@ -7,14 +7,16 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
-// mounts plans what the request's session mounts. Requests that name no folder share what is mounted by itself.
-func (q *lookups) mounts(ctx context.Context, owner dbgen.ActorByKeyRow, project dbgen.Project,
+// mounts plans what the session mounts that the actor asks for: what its owner reaches, within the scope of the actor's token. Requests
+// that name no folder share what is mounted by itself.
+func (q *lookups) mounts(ctx context.Context, a authz.Actor, owner dbgen.ActorByKeyRow, project dbgen.Project,
 	r request.Session) ([]cluster.FolderMount, error) {
 	if q.s.d.Folders == nil {
 		if !r.NamesFolders() {
@@ -26,7 +28,8 @@ func (q *lookups) mounts(ctx context.Context, owner dbgen.ActorByKeyRow, project
 		return nil, noFolder("")
 	}
 	resolve := func() ([]cluster.FolderMount, error) {
-		mounts, err := q.s.d.Folders.ResolveMounts(ctx, q.s.d.Store.Queries, tenancy.ActorOf(owner), r.Folders(cluster.ProjectID(project.ID)))
+		mounts, err := q.s.d.Folders.ResolveMounts(ctx, q.s.d.Store.Queries, tenancy.ActorOf(owner).Within(a.Scope),
+			r.Folders(cluster.ProjectID(project.ID)))
 		if err != nil {
 			return nil, fmt.Errorf("plan its mounts: %w", err)
 		}
@@ -35,7 +38,7 @@ func (q *lookups) mounts(ctx context.Context, owner dbgen.ActorByKeyRow, project
 	if r.NamesFolders() {
 		return resolve()
 	}
-	return q.automatic.get([3]string{owner.AccessKey, project.ID, string(r.Type)}, resolve)
+	return q.automatic.get([4]string{owner.AccessKey, tokenOf(a), project.ID, string(r.Type)}, resolve)
 }
 
 func noFolder(name string) error {

@@ -36,6 +36,7 @@ func (p *pruning) pass(ctx context.Context) (wait time.Duration, err error) {
 		{"events of sessions that ended long ago", p.c.EventRetention, p.events},
 		{"background tasks that ended long ago", p.c.TaskRetention, p.tasks},
 		{"entries of the audit log", p.c.AuditRetention, p.audit},
+		{"intervals of the usage ledger", p.c.UsageRetention, p.usage},
 	}
 	k := kinds[p.kind]
 	more := false
@@ -83,5 +84,10 @@ func (p *pruning) tasks(ctx context.Context, age time.Duration) (removed int, mo
 
 func (p *pruning) audit(ctx context.Context, age time.Duration) (removed int, more bool, err error) {
 	n, err := p.s.d.Store.PruneAudit(ctx, age, pruneBatch)
+	return int(n), n == pruneBatch, err
+}
+
+func (p *pruning) usage(ctx context.Context, age time.Duration) (removed int, more bool, err error) {
+	n, err := p.s.d.Store.PruneUsage(ctx, age, pruneBatch)
 	return int(n), n == pruneBatch, err
 }

@@ -29,7 +29,7 @@ func LookAtRunner(streams Streams, agent cluster.AgentID, kernel cluster.KernelI
 // Runner authorises the actor to run code, checks that the session is RUNNING, counts the query and opens the way to
 // the main kernel's runner. Every cell passes here, so the answer is remembered for a moment.
 func (s *Service) Runner(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (*Runner, error) {
-	key := routeKey{a.AccessKey, ref, owner}
+	key := routeKey{a.AccessKey, tokenOf(a), ref, owner}
 	r, turn, ok := s.routes.Find(key, s.d.Clock())
 	if !ok {
 		var err error
@@ -71,8 +71,16 @@ func (s *Service) findRoute(ctx context.Context, a authz.Actor, ref string, owne
 
 type routeKey struct {
 	actor cluster.AccessKey
+	token string // the actor's, whose scope may allow less
 	ref   string
 	owner cluster.AccessKey
+}
+
+func tokenOf(a authz.Actor) string {
+	if a.Scope == nil {
+		return ""
+	}
+	return a.Scope.Token
 }
 
 type route struct {

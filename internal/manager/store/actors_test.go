@@ -50,9 +50,10 @@ func TestActorsTurn(t *testing.T) {
 		`UPDATE keypairs SET is_active = false`, `UPDATE keypairs SET rate_limit = 1`, `UPDATE keypairs SET resource_policy = 'q'`,
 		`UPDATE domains SET is_active = false`, `UPDATE domains SET allowed_docker_registries = '{x}'`,
 		`INSERT INTO project_members VALUES (` + project + `, ` + user + `)`, `DELETE FROM project_members`,
-		`INSERT INTO project_members VALUES (` + project + `, ` + user + `)`, `DELETE FROM projects`, // takes its members along
+		`INSERT INTO project_members VALUES (` + project + `, ` + user + `)`, `UPDATE projects SET parent_id = NULL`,
+		`DELETE FROM projects`, // takes its members along
 		`DELETE FROM keypairs`, `DELETE FROM users`, `DELETE FROM domains WHERE name = 'unused'`,
-		`TRUNCATE project_members`, `TRUNCATE keypairs CASCADE`, `TRUNCATE users CASCADE`, `TRUNCATE domains CASCADE`,
+		`TRUNCATE project_members CASCADE`, `TRUNCATE keypairs CASCADE`, `TRUNCATE users CASCADE`, `TRUNCATE domains CASCADE`,
 	} {
 		here, there := s.ActorsTurn(), other.ActorsTurn()
 		exec(sql)

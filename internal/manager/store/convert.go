@@ -54,3 +54,11 @@ func Set[T any](to, from *T) {
 		*to = *from
 	}
 }
+
+// Value is what v points to, the zero value for nil.
+func Value[T any](v *T) (out T) {
+	if v != nil {
+		out = *v
+	}
+	return out
+}

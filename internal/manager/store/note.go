@@ -103,3 +103,15 @@ func (s *Store) PruneAudit(ctx context.Context, age time.Duration, most int32) (
 	})
 	return removed, err
 }
+
+// PruneUsage forgets intervals of the usage ledger that ended longer ago than age, most at once.
+func (s *Store) PruneUsage(ctx context.Context, age time.Duration, most int32) (removed int64, err error) {
+	err = s.Tx(ctx, func(ctx context.Context, tx *Tx) error {
+		if err := tx.AllowUsageRetention(ctx); err != nil {
+			return fmt.Errorf("allow retention: %w", err)
+		}
+		removed, err = tx.PruneUsageIntervals(ctx, age, most)
+		return err
+	})
+	return removed, err
+}

@@ -47,6 +47,8 @@ type Config struct {
 	SkipMigrations bool
 	// Patience is how long into an outage reads wait for its end; 0 means five seconds.
 	Patience time.Duration
+	// Tracer, if set, hears of every statement (tests count them).
+	Tracer pgx.QueryTracer
 }
 
 // Validate reports what is wrong with the configuration.
@@ -87,7 +89,9 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 	if c.MaxConns > 0 {
 		pc.MaxConns = c.MaxConns
 	}
-	pc.MaxConnIdleTime = time.Minute
+	pc.ConnConfig.Tracer = c.Tracer
+	// A burst opens many connections, and each holds some 3 MiB of PostgreSQL's memory; those that are used again are the ones used last.
+	pc.MaxConnIdleTime, pc.HealthCheckPeriod = 15*time.Second, 5*time.Second
 	noticeDeadServers(pc.ConnConfig)
 	params := pc.ConnConfig.RuntimeParams
 	for k, v := range map[string]string{

@@ -18,10 +18,16 @@ const (
 	TopicFolders = "folders"
 	// TopicImages says that an agent shall delete an image.
 	TopicImages = "images"
+	// TopicKeypairs says that a keypair was replaced or deleted.
+	TopicKeypairs = "keypairs"
 	// TopicCircuits says that a published way to an app changed.
 	TopicCircuits = "circuits"
 	// TopicRights says that somebody may do less than before; the triggers of migration 0022 send it.
 	TopicRights = "rights"
+	// TopicPurges says that somebody or something is to be forgotten with all that they own.
+	TopicPurges = "purges"
+	// TopicDirectory says that the directory is to be compared with the users here.
+	TopicDirectory = "directory"
 	// TopicCallbacks says that a session with a callback changed.
 	TopicCallbacks = "callbacks"
 	// TopicAll is delivered after hints may have been lost: look at everything again.

@@ -17,7 +17,7 @@ func ResetAdminPassword(ctx context.Context, db *store.Store, random io.Reader) 
 		return "", "", err
 	}
 	// Hashing takes long: it stays out of the transaction.
-	hash, err := seal.NewPasswords(1, random).Hash(ctx, password)
+	hash, err := seal.NewPasswords(1, seal.Cost{}, random).Hash(ctx, password)
 	if err != nil {
 		return "", "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
@@ -35,7 +36,7 @@ func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (auth
 	}
 	now := s.d.Clock()
 	known, turn, ok := s.actors.Find(key, now)
-	if ok {
+	if ok && !known.ended(now) {
 		return known.actor, known.secret, nil
 	}
 	// What is known of a key that is refused is remembered, too: else the time to an answer tells which keys there are. It has a cache
@@ -60,7 +61,10 @@ func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (auth
 type knownActor struct {
 	actor  authz.Actor
 	secret seal.Secret
+	ends   *time.Time // of a keypair that was replaced
 }
+
+func (k knownActor) ended(now time.Time) bool { return k.ends != nil && !now.Before(*k.ends) }
 
 func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (knownActor, error) {
 	row, err := s.d.Store.ActorByKey(ctx, string(key))
@@ -69,14 +73,14 @@ func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (knownAc
 		return knownActor{}, AuthFailed()
 	case err != nil:
 		return knownActor{}, fmt.Errorf("find access key: %w", err)
-	case !row.IsActive || row.UserStatus != "active" || !row.DomainActive:
+	case !row.IsActive || row.UserStatus != "active" || !row.DomainActive || knownActor{ends: row.ExpiresAt}.ended(s.d.Clock()):
 		return knownActor{}, AuthFailed()
 	}
 	secret, err := s.d.Seal.Open(row.SecretSealed, keypairPurpose(row.AccessKey))
 	if err != nil {
 		return knownActor{}, fmt.Errorf("open secret key of %s: %w", key, err)
 	}
-	return knownActor{ActorOf(row), secret}, nil
+	return knownActor{ActorOf(row), secret, row.ExpiresAt}, nil
 }
 
 // ActorOf is the actor that a keypair stands for.
@@ -90,6 +94,9 @@ func ActorOf(row dbgen.ActorByKeyRow) authz.Actor {
 	for _, p := range row.Projects {
 		a.Projects = append(a.Projects, cluster.ProjectID(p))
 	}
+	for _, p := range row.Leads {
+		a.Leads = append(a.Leads, cluster.ProjectID(p))
+	}
 	return a
 }
 
@@ -99,6 +106,10 @@ type LoginKeypair struct {
 	SecretKey seal.Secret
 	Role      authz.Role
 	Status    string // of the user: active
+	// changed is when the password was set that was checked, expires when it is too old for a login.
+	changed, expires *time.Time
+	// elsewhere: a directory keeps the password, and knows how old it may be.
+	elsewhere bool
 }
 
 // Authorize checks a password (public). Unknown users, wrong passwords and inactive users are Unauthenticated alike.
@@ -106,6 +117,9 @@ func (s *Service) Authorize(ctx context.Context, domain, email string, password 
 	row, err := s.d.Store.UserForLogin(ctx, email)
 	if err != nil && !store.Missing(err) {
 		return LoginKeypair{}, fmt.Errorf("find user: %w", err)
+	}
+	if row.LoginDirectory != nil || err != nil && s.d.Directory != nil {
+		return s.atDirectory(ctx, row, domain, email, password)
 	}
 	hash := ""
 	if err == nil && row.PasswordHash != nil && row.Status == "active" && row.DomainActive && row.DomainName == domain {
@@ -129,7 +143,12 @@ func (s *Service) Authorize(ctx context.Context, domain, email string, password 
 	if err != nil {
 		return LoginKeypair{}, fmt.Errorf("open secret key: %w", err)
 	}
-	return LoginKeypair{AccessKey: cluster.AccessKey(row.AccessKey), SecretKey: secret, Role: authz.Role(row.Role), Status: row.Status}, nil
+	return keypairOf(row, secret), nil
+}
+
+func keypairOf(row dbgen.UserForLoginRow, secret seal.Secret) LoginKeypair {
+	return LoginKeypair{AccessKey: cluster.AccessKey(row.AccessKey), SecretKey: secret, Role: authz.Role(row.Role), Status: row.Status,
+		changed: row.PasswordChangedAt}
 }
 
 // Roles are an actor's roles as the wire tells them.
@@ -170,35 +189,11 @@ func (s *Service) Roles(ctx context.Context, a authz.Actor, project string) (Rol
 func (s *Service) UpdatePassword(ctx context.Context, a authz.Actor, old, fresh seal.Secret) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "user.change-password", a.Email)
 	defer end(&err)
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.InPerson(a, "change a password"); err != nil {
 		return err
 	}
-	hash, err := s.d.Store.UserPassword(ctx, string(a.UserID))
-	if err != nil {
-		return fmt.Errorf("find password: %w", err)
-	}
-	if hash == nil {
-		hash = new(string)
-	}
-	ok, _, err := s.passwords.Check(ctx, old, *hash)
-	switch {
-	case err != nil:
-		return fmt.Errorf("check password: %w", err)
-	case !ok:
-		return AuthFailed()
-	case len(fresh) < 8:
-		return fault.Invalidf("the new password is too short").WithNext("use at least 8 characters")
-	case fresh == old:
-		return fault.Invalidf("the new password is the old one").WithNext("choose another password")
-	}
-	renewed, err := s.passwords.Hash(ctx, fresh)
-	if err != nil {
-		return fmt.Errorf("hash password: %w", err)
-	}
-	if err := s.d.Store.SetPassword(ctx, string(a.UserID), &renewed); err != nil {
-		return fmt.Errorf("store password: %w", err)
-	}
-	return nil
+	_, err = s.changePassword(ctx, a, old, fresh)
+	return err
 }
 
 // UpdateFullName renames a person; email "" is the actor.

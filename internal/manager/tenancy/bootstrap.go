@@ -78,7 +78,7 @@ func makeFirstRows(ctx context.Context, tx *store.Tx, d Deps, c *Credentials) er
 	if err != nil {
 		return err
 	}
-	hash, err := seal.NewPasswords(1, d.Random).Hash(ctx, password)
+	hash, err := seal.NewPasswords(1, d.PasswordCost, d.Random).Hash(ctx, password)
 	if err != nil {
 		return err
 	}

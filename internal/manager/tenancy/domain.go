@@ -3,15 +3,16 @@ package tenancy
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
+	"berth.dev/berth/internal/manager/store/list"
 )
 
 // Domain is a tenant.
@@ -60,44 +61,19 @@ func (s *Service) ListDomains(ctx context.Context, a authz.Actor) ([]*Domain, er
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	rows, err := s.d.Store.ListDomains(ctx)
+	var b list.Builder
+	rows, err := s.d.Store.DB().Query(ctx, "SELECT d.* FROM "+facts.Domains.From+" WHERE "+facts.Domains.Where(a, authz.See, b.Arg)+
+		" ORDER BY d.name", b.Args...)
+	if err != nil {
+		return nil, fmt.Errorf("read domains: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[dbgen.Domain])
 	if err != nil {
 		return nil, fmt.Errorf("read domains: %w", err)
 	}
 	out := []*Domain{}
-	for _, r := range rows {
-		if authz.Domains.May(a, authz.See, authz.Object{Domain: r.Name}) {
-			out = append(out, domainView(r))
-		}
+	for _, r := range found {
+		out = append(out, domainView(r))
 	}
 	return out, nil
-}
-
-// maxRegistries bounds the list of a domain.
-const maxRegistries = 100
-
-// AllowRegistries replaces the registries whose images the sessions of a domain may run, besides images that are local to the
-// agents (superadmins).
-func (s *Service) AllowRegistries(ctx context.Context, a authz.Actor, domain string, registries []string) (err error) {
-	ctx, end := audit.Begin(ctx, s.d.Store, a, "domain.allow-registries", domain)
-	defer end(&err)
-	if err := authz.Domains.Need(a, authz.Administer, authz.Object{Domain: domain}, "change what domains allow"); err != nil {
-		return err
-	}
-	if len(registries) > maxRegistries {
-		return fault.Invalidf("a domain allows %d registries at most, not %d", maxRegistries, len(registries))
-	}
-	for _, r := range registries {
-		if r == "" || len(r) > 255 || store.Text(r) != r || strings.ContainsAny(r, "/ \t\n") {
-			return fault.Invalidf("%.80q is no registry", r).WithNext("write host or host:port, as references of images begin")
-		}
-	}
-	n, err := s.d.Store.SetRegistriesOfDomain(ctx, append([]string{}, registries...), domain)
-	if err != nil {
-		return fmt.Errorf("change the registries of domain %s: %w", domain, err)
-	}
-	if n == 0 {
-		return authz.NotFound(domainNoun, domain)
-	}
-	return nil
 }

@@ -129,6 +129,9 @@ func (s *Service) GetDotfile(ctx context.Context, a authz.Actor, scope DotfileSc
 func (s *Service) CreateDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, f cluster.Dotfile) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.create", f.Path)
 	defer end(&err)
+	if err := authz.Changing(a, authz.AreaTenancy); err != nil {
+		return err
+	}
 	return s.changeDotfiles(ctx, a, scope, func(all []cluster.Dotfile) ([]cluster.Dotfile, error) {
 		if dotfileIndex(all, f.Path) >= 0 {
 			return nil, fault.Conflictf("dotfile %s exists already", f.Path).WithReason("generic-bad-request").WithNext("update it instead")
@@ -141,6 +144,9 @@ func (s *Service) CreateDotfile(ctx context.Context, a authz.Actor, scope Dotfil
 func (s *Service) UpdateDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, f cluster.Dotfile) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.update", f.Path)
 	defer end(&err)
+	if err := authz.Changing(a, authz.AreaTenancy); err != nil {
+		return err
+	}
 	return s.changeDotfiles(ctx, a, scope, func(all []cluster.Dotfile) ([]cluster.Dotfile, error) {
 		i := dotfileIndex(all, f.Path)
 		if i < 0 {
@@ -155,6 +161,9 @@ func (s *Service) UpdateDotfile(ctx context.Context, a authz.Actor, scope Dotfil
 func (s *Service) DeleteDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, path string) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.delete", path)
 	defer end(&err)
+	if err := authz.Changing(a, authz.AreaTenancy); err != nil {
+		return err
+	}
 	return s.changeDotfiles(ctx, a, scope, func(all []cluster.Dotfile) ([]cluster.Dotfile, error) {
 		i := dotfileIndex(all, path)
 		if i < 0 {

@@ -14,7 +14,7 @@ import (
 	"berth.dev/berth/internal/manager/store/list"
 )
 
-// Keypair is an access key with its owner. The secret is set only for the owner and superadmins.
+// Keypair is an access key with its owner. The secret is set only for who signs with it, and for who just made it.
 type Keypair struct {
 	AccessKey       cluster.AccessKey
 	SecretKey       seal.Secret
@@ -33,6 +33,13 @@ type Keypair struct {
 	ModifiedAt      time.Time
 	LastUsed        *time.Time
 	SSHPublicKey    string
+	// IsMain says that it is its user's main keypair: its policy limits the user with all keypairs.
+	IsMain bool
+	// ConcurrencyLimit bounds the live sessions that were started with it; 0 is no limit.
+	ConcurrencyLimit int
+	// ExpiresAt is when a keypair ends that was replaced by another one.
+	ExpiresAt       *time.Time
+	ReplacedBy      cluster.AccessKey
 	Dotfiles        []cluster.Dotfile
 	BootstrapScript string
 }
@@ -53,6 +60,12 @@ var keypairFields = list.Fields{
 	"num_queries": list.Number("k.num_queries"), "ssh_public_key": list.Text("k.ssh_public_key"),
 	"projects": list.Texts("ARRAY(SELECT p.name FROM project_members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = u.id)"),
 }
+
+// keypairCounts are where the number of keypairs is kept. Whose they are is not known there.
+const keypairCounts = `SELECT coalesce(sum(k.n), 0)::bigint FROM (SELECT NULL::uuid AS user_id, c.status = 'true' AS is_active, c.n,
+	CASE WHEN c.status = 'deleted' THEN now() END AS deleted_at,
+	c.domain_name,
+	c.owner_role FROM list_counts c WHERE c.list = 'keypairs') k CROSS JOIN LATERAL (SELECT k.domain_name, k.owner_role AS role) u WHERE true`
 
 // GetKeypair returns a keypair; key "" is the actor's own.
 func (s *Service) GetKeypair(ctx context.Context, a authz.Actor, key cluster.AccessKey) (*Keypair, error) {
@@ -79,14 +92,21 @@ func (s *Service) ListKeypairs(ctx context.Context, a authz.Actor, f KeypairFilt
 	}
 	l := &list.Spec{From: "keypairs k JOIN users u ON u.id = k.user_id", Key: "k.access_key", Fields: keypairFields, Order: "k.created_at"}
 	l.Where(facts.Keypairs.Where(a, authz.See, l.Arg))
+	if a.Role == authz.RoleAdmin { // own keys are of the own domain, too
+		l.Implied("u.domain_name = " + l.Arg(a.Domain))
+	}
+	l.Where("k.deleted_at IS NULL")
 	if f.Active != nil {
 		l.And("k.is_active = %s", *f.Active)
 	}
 	if f.Domain != "" {
 		l.And("u.domain_name = %s", f.Domain)
 	}
-	if f.Email != "" {
+	switch {
+	case f.Email != "":
 		l.And("u.email = %s", f.Email)
+	case a.Role != authz.RoleUser:
+		l.Counts = func() []string { return []string{keypairCounts} }
 	}
 	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
@@ -107,7 +127,8 @@ func (s *Service) keypairViews(ctx context.Context, a authz.Actor, keys []string
 	}
 	out := map[cluster.AccessKey]*Keypair{}
 	for _, r := range rows {
-		o := authz.Object{Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.Role), Domain: r.DomainName}
+		o := authz.Object{Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.Role), Domain: r.DomainName,
+			Keys: []cluster.AccessKey{cluster.AccessKey(r.AccessKey)}}
 		if !authz.Keypairs.May(a, authz.See, o) {
 			continue
 		}
@@ -115,7 +136,13 @@ func (s *Service) keypairViews(ctx context.Context, a authz.Actor, keys []string
 			Domain: r.DomainName, Projects: r.Projects,
 			IsActive: r.IsActive, IsAdmin: r.IsAdmin, ResourcePolicy: r.ResourcePolicy, RateLimit: int(r.RateLimit), NumQueries: r.NumQueries,
 			ConcurrencyUsed: int(r.ConcurrencyUsed), CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(), LastUsed: store.UTC(r.LastUsed),
-			Dotfiles: ReadDotfiles(r.Dotfiles), BootstrapScript: r.BootstrapScript}
+			Dotfiles: ReadDotfiles(r.Dotfiles), BootstrapScript: r.BootstrapScript, IsMain: r.IsMain, ExpiresAt: store.UTC(r.ExpiresAt)}
+		if r.ConcurrencyLimit != nil {
+			v.ConcurrencyLimit = int(*r.ConcurrencyLimit)
+		}
+		if r.ReplacedBy != nil {
+			v.ReplacedBy = cluster.AccessKey(*r.ReplacedBy)
+		}
 		if r.SshPublicKey != nil {
 			v.SSHPublicKey = *r.SshPublicKey
 		}

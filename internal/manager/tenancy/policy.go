@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
 )
 
 // Policy limits what users or projects may have. What does not concern its kind is nil.
@@ -18,6 +19,8 @@ type Policy struct {
 	MaxModelSessions *int
 	MaxImages        *int
 	MaxNetworks      *int
+	// MaxLogins is nil where the cluster's configuration says it.
+	MaxLogins *int
 }
 
 // PolicyQuery selects policies among those that the actor may see: administrators and monitors all, others their own.
@@ -45,7 +48,8 @@ func (s *Service) UserPolicies(ctx context.Context, a authz.Actor, q PolicyQuery
 	out := make([]Policy, len(rows))
 	for i, r := range rows {
 		out[i] = Policy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), MaxFolders: int(r.MaxVfolderCount), MaxScopeBytes: r.MaxQuotaScopeSize,
-			MaxModelSessions: new(int(r.MaxSessionCountPerModelSession)), MaxImages: new(int(r.MaxCustomizedImageCount))}
+			MaxModelSessions: new(int(r.MaxSessionCountPerModelSession)), MaxImages: new(int(r.MaxCustomizedImageCount)),
+			MaxLogins: store.Int(r.MaxConcurrentLogins)}
 	}
 	return out, nil
 }

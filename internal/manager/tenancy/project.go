@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/store/facts"
+	"berth.dev/berth/internal/manager/store/list"
 )
 
 // Project is a group of users of one domain.
@@ -27,12 +28,15 @@ type Project struct {
 	AllowedHosts  map[string]any
 	IntegrationID *string
 	Type          string
+	Policy        string // resource policy of projects
+	// ResourceGroups are the names of those that are given to the project itself, besides those of its domain.
+	ResourceGroups []string
 }
 
 func projectView(r dbgen.Project) *Project {
 	return &Project{ID: cluster.ProjectID(r.ID), Name: r.Name, Description: r.Description, IsActive: r.IsActive, CreatedAt: r.CreatedAt.UTC(),
 		ModifiedAt: r.ModifiedAt.UTC(), Domain: r.DomainName, TotalSlots: r.TotalResourceSlots, AllowedHosts: r.AllowedVfolderHosts,
-		IntegrationID: r.IntegrationID, Type: r.Type}
+		IntegrationID: r.IntegrationID, Type: r.Type, Policy: r.ResourcePolicy, ResourceGroups: []string{}}
 }
 
 // FindProject finds a project by id, or by name within a domain, for whoever asks. A name may look like an id.
@@ -63,7 +67,8 @@ func (s *Service) GetProject(ctx context.Context, a authz.Actor, ref, domain str
 	if err != nil {
 		return nil, err
 	}
-	return projectView(p), nil
+	view := projectView(p)
+	return view, s.addGroups(ctx, []*Project{view})
 }
 
 // VisibleProject is GetProject for the other nouns: it returns the row.
@@ -107,5 +112,55 @@ func (s *Service) ListProjects(ctx context.Context, a authz.Actor, domain string
 	for _, r := range found {
 		out = append(out, projectView(r))
 	}
-	return out, nil
+	return out, s.addGroups(ctx, out)
+}
+
+// addGroups adds the names of resource groups to projects.
+func (s *Service) addGroups(ctx context.Context, projects []*Project) error {
+	ids := make([]string, len(projects))
+	for i, p := range projects {
+		ids[i] = string(p.ID)
+	}
+	rows, err := s.d.Store.GroupsOfProjects(ctx, ids)
+	if err != nil {
+		return fmt.Errorf("read the resource groups of projects: %w", err)
+	}
+	of := map[cluster.ProjectID][]string{}
+	for _, r := range rows {
+		of[cluster.ProjectID(r.ProjectID)] = append(of[cluster.ProjectID(r.ProjectID)], r.ResourceGroup)
+	}
+	for _, p := range projects {
+		p.ResourceGroups = append(p.ResourceGroups, of[p.ID]...)
+	}
+	return nil
+}
+
+var projectFields = list.Fields{
+	"id": list.Text("p.id::text"), "row_id": list.Text("p.id::text"), "name": list.Text("p.name"), "description": list.Text("p.description"),
+	"is_active": list.Bool("p.is_active"), "created_at": list.Time("p.created_at"), "modified_at": list.Time("p.modified_at"),
+	"domain_name": list.Text("p.domain_name"), "integration_id": list.Text("p.integration_id"),
+	"resource_policy": list.Text("p.resource_policy"), "type": list.Text("upper(replace(p.type, '-', '_'))"),
+}
+
+// PageProjects is one page of the projects that the actor may see, whatever domain they are in.
+func (s *Service) PageProjects(ctx context.Context, a authz.Actor, q list.Query) (list.Page[*Project], error) {
+	if err := authz.Authenticated(a); err != nil {
+		return list.Page[*Project]{}, err
+	}
+	l := &list.Spec{From: facts.Projects.From, Key: facts.Projects.Key, Fields: projectFields, Order: "p.created_at"}
+	l.Where(facts.Projects.Where(a, authz.See, l.Arg))
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), q)
+	if err != nil {
+		return list.Page[*Project]{}, err
+	}
+	rows, err := s.d.Store.ProjectsByID(ctx, keys)
+	if err != nil {
+		return list.Page[*Project]{}, fmt.Errorf("read projects: %w", err)
+	}
+	views := map[cluster.ProjectID]*Project{}
+	for _, r := range rows {
+		views[cluster.ProjectID(r.ID)] = projectView(r)
+	}
+	items := list.InOrder(keys, views)
+	return list.Page[*Project]{Items: items, Total: total}, s.addGroups(ctx, items)
 }

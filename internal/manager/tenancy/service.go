@@ -17,6 +17,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/login"
 	"berth.dev/berth/internal/manager/recent"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
@@ -33,19 +34,29 @@ const (
 
 const zeroUUID = "00000000-0000-0000-0000-000000000000"
 
-// Deps are what a Service works with. Store, Seal and Log are required; Clock, IDs and Random default to the system's.
+// Deps are what a Service works with. Store, Seal and Log are required; Clock, IDs, Random and PasswordCost have defaults, Logins is the
+// memory of this process then.
 type Deps struct {
-	Store  *store.Store
-	Seal   *seal.Key
-	Clock  func() time.Time
-	IDs    func() string
-	Random io.Reader
-	Log    *slog.Logger
+	Store        *store.Store
+	Seal         *seal.Key
+	Clock        func() time.Time
+	IDs          func() string
+	Random       io.Reader
+	PasswordCost seal.Cost
+	// Logins keeps who is logged in, LoginPolicy bounds it; SecondFactors are what logins ask for beside the password, in this order.
+	Logins        login.Keeper
+	LoginPolicy   LoginPolicy
+	SecondFactors []SecondFactor
+	SignUp        SignUpPolicy
+	// Directory proves users who log in at a directory; nil proves none.
+	Directory Directory
+	Log       *slog.Logger
 }
 
 // Service is the use cases of tenancy.
 type Service struct {
 	d         Deps
+	policy    LoginPolicy
 	passwords *seal.Passwords
 	// actors are who owns an access key.
 	actors *recent.Cache[cluster.AccessKey, knownActor]
@@ -59,7 +70,8 @@ func New(d Deps) (*Service, error) {
 		return nil, fault.New(fault.Internal, "tenancy: store, seal and log are required")
 	}
 	d = d.withDefaults()
-	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), actors: recent.New[cluster.AccessKey, knownActor](d.Store.ActorsTurn),
+	return &Service{d: d, policy: d.LoginPolicy.withDefaults(), passwords: seal.NewPasswords(0, d.PasswordCost, d.Random),
+			actors:    recent.New[cluster.AccessKey, knownActor](d.Store.ActorsTurn),
 			strangers: recent.New[cluster.AccessKey, struct{}](d.Store.ActorsTurn)},
 		nil
 }
@@ -73,6 +85,9 @@ func (d Deps) withDefaults() Deps {
 	}
 	if d.IDs == nil {
 		d.IDs = RandomIDs(d.Random)
+	}
+	if d.Logins == nil {
+		d.Logins = login.NewMemory(d.Clock)
 	}
 	return d
 }

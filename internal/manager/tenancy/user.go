@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -33,6 +34,8 @@ type User struct {
 	TOTPActivated      bool
 	SudoSession        bool
 	MainAccessKey      cluster.AccessKey
+	// First is the keypair that CreateUser made, with its secret; else nil.
+	First *Keypair
 }
 
 // UserFilter narrows ListUsers.
@@ -44,7 +47,8 @@ type UserFilter struct {
 }
 
 var userFields = list.Fields{
-	"uuid": list.Text("u.id::text"), "username": list.Text("u.username"), "email": list.Text("u.email"),
+	"uuid": list.Text("u.id::text"), "username": list.Text("u.username").Trigrams("name_trigrams(u.username) @> %s"),
+	"email":                list.Text("u.email").Trigrams("name_trigrams(u.email) @> %s"),
 	"need_password_change": list.Bool("u.need_password_change"), "full_name": list.Text("u.full_name"),
 	"description": list.Text("u.description"),
 	"is_active":   list.Bool("(u.status = 'active')"), "status": list.Text("u.status"), "status_info": list.Text("u.status_info"),
@@ -53,6 +57,10 @@ var userFields = list.Fields{
 	"totp_activated": list.Bool("u.totp_activated"), "sudo_session_enabled": list.Bool("u.sudo_session_enabled"),
 	"main_access_key": list.Text("u.main_access_key"),
 }
+
+// userCounts are where the number of users is kept. Nobody is known there by id.
+const userCounts = `SELECT coalesce(sum(u.n), 0)::bigint FROM (SELECT NULL::uuid AS id, c.domain_name, c.owner_role AS role, c.status, c.n
+	FROM list_counts c WHERE c.list = 'users') u WHERE true`
 
 // GetUser finds a user by email or id; "" is the actor.
 func (s *Service) GetUser(ctx context.Context, a authz.Actor, ref string) (*User, error) {
@@ -96,8 +104,13 @@ func (s *Service) ListUsers(ctx context.Context, a authz.Actor, f UserFilter) (l
 	if f.Domain != "" {
 		l.And("u.domain_name = %s", f.Domain)
 	}
-	if f.Project != "" {
-		l.And("EXISTS (SELECT 1 FROM project_members m WHERE m.user_id = u.id AND m.project_id::text = %s)", string(f.Project))
+	switch project, ok := cluster.CanonicalUUID(string(f.Project)); {
+	case ok:
+		l.And("u.id IN (SELECT m.user_id FROM project_members m WHERE m.project_id = %s::uuid)", project)
+	case f.Project != "":
+		return list.Page[*User]{Items: []*User{}}, nil // nothing has such an id
+	case a.Role != authz.RoleUser: // a user is in a list of one
+		l.Counts = func() []string { return []string{userCounts} }
 	}
 	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
@@ -153,6 +166,36 @@ func (s *Service) UserByEmail(ctx context.Context, email string) (dbgen.UsersByE
 	return rows[0], nil
 }
 
+// MainActor is a user (email; "" is the actor) as who logs in as them, for who may see that user: to tell what holds for them.
+func (s *Service) MainActor(ctx context.Context, a authz.Actor, email string) (authz.Actor, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return authz.Actor{}, err
+	}
+	if email == "" || email == a.Email {
+		return a, nil
+	}
+	u, err := s.UserByEmail(ctx, email)
+	if err != nil {
+		return authz.Actor{}, err
+	}
+	o := authz.Object{Name: email, Owner: cluster.UserID(u.ID), OwnerRole: authz.Role(u.Role), Domain: u.DomainName}
+	if err := authz.Users.Check(a, authz.See, o); err != nil {
+		return authz.Actor{}, err
+	}
+	login, err := s.d.Store.UserForLogin(ctx, email)
+	if err != nil {
+		return authz.Actor{}, fmt.Errorf("find the main keypair of %s: %w", email, err)
+	}
+	if login.AccessKey == "" {
+		return authz.Actor{}, fault.Conflictf("%s has no active keypair", email).WithNext("make one, or make one active")
+	}
+	row, err := s.d.Store.ActorByKey(ctx, login.AccessKey)
+	if err != nil {
+		return authz.Actor{}, fmt.Errorf("find the main keypair of %s: %w", email, err)
+	}
+	return ActorOf(row), nil
+}
+
 // ActorOfUser is another user as an actor, for who may see that user: to look at things as that user does.
 func (s *Service) ActorOfUser(ctx context.Context, a authz.Actor, email string) (authz.Actor, error) {
 	u, err := s.UserByEmail(ctx, email)
@@ -171,5 +214,5 @@ func (s *Service) ActorOfUser(ctx context.Context, a authz.Actor, email string) 
 	for _, p := range projects {
 		other.Projects = append(other.Projects, cluster.ProjectID(p.ID))
 	}
-	return other, nil
+	return other.Within(a.Scope), nil
 }

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/tenancy/password"
 )
 
 // The statuses of users. Only active ones are let in; what the others own stays.
@@ -24,8 +25,6 @@ const (
 )
 
 const (
-	minPassword   = 8
-	maxPassword   = 1024
 	maxAddresses  = 100
 	maxProjectsOf = 1000
 )
@@ -46,6 +45,10 @@ type UserProps struct {
 	Projects *[]cluster.ProjectID
 	// MainAccessKey is one of the user's active keypairs.
 	MainAccessKey *cluster.AccessKey
+	// WithoutPassword makes a user whom no password lets in until they get one. KeypairPolicy is that of the first keypair.
+	WithoutPassword bool
+	KeypairPolicy   *string
+	Expect          Expect[dbgen.User]
 }
 
 // CreateUser makes a user with a first keypair (superadmins, and administrators of the user's domain).
@@ -64,29 +67,48 @@ func (s *Service) CreateUser(ctx context.Context, a authz.Actor, email string, p
 	if err := authz.Users.Need(a, authz.Administer, o, "create a "+string(role)+" in domain "+domain); err != nil {
 		return nil, err
 	}
-	if !goodEmail(email) {
-		return nil, fault.Invalidf("%.80q is no email address", email).WithNext("write one of 64 characters at most, such as ada@example.org")
-	}
-	if p.Password == nil || *p.Password == "" {
-		return nil, fault.Invalidf("a new user needs a password")
-	}
-	hash, err := s.newHash(ctx, p.Password)
+	id, k, err := s.makeUser(ctx, a, email, domain, p)
 	if err != nil {
 		return nil, err
+	}
+	u, err := s.GetUser(ctx, a, id)
+	if err != nil {
+		return nil, err
+	}
+	if u.First, err = s.shownOnce(ctx, a, k.AccessKey, k.SecretKey); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// makeUser makes a user with a first keypair, after the caller decided who may. Without a password none lets the user in.
+func (s *Service) makeUser(ctx context.Context, a authz.Actor, email, domain string, p UserProps) (id string, k LoginKeypair, err error) {
+	if !GoodEmail(email) {
+		return "", k, fault.Invalidf("%.80q is no email address",
+			email).WithNext("write one of 64 characters at most, such as ada@example.org")
+	}
+	if !p.WithoutPassword && (p.Password == nil || *p.Password == "") {
+		return "", k, fault.Invalidf("a new user needs a password")
+	}
+	hash, err := s.newHash(ctx, p.Password, email, store.Value(p.Username), store.Value(p.FullName))
+	if err != nil {
+		return "", k, err
 	}
 	key, secret, err := newKeypair(s.d.Random)
 	if err != nil {
-		return nil, err
+		return "", k, err
 	}
 	sealed, err := s.d.Seal.Seal(secret, keypairPurpose(string(key)))
 	if err != nil {
-		return nil, fmt.Errorf("seal the secret key: %w", err)
+		return "", k, fmt.Errorf("seal the secret key: %w", err)
 	}
 	row := dbgen.User{ID: s.d.IDs(), Email: email, Username: email, DomainName: domain, Role: string(authz.RoleUser), Status: userActive,
 		ResourcePolicy: Default, MainAccessKey: (*string)(&key)}
 	if err := setUser(a, &row, p); err != nil {
-		return nil, err
+		return "", k, err
 	}
+	policy := Default
+	store.Set(&policy, p.KeypairPolicy)
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if _, err := tx.GetDomain(ctx, domain); store.Missing(err) {
 			return authz.NotFound(domainNoun, domain)
@@ -96,19 +118,22 @@ func (s *Service) CreateUser(ctx context.Context, a authz.Actor, email string, p
 		if err := tx.InsertUser(ctx, dbgen.InsertUserParams{ID: row.ID, Username: row.Username, Email: row.Email, PasswordHash: hash,
 			NeedPasswordChange: row.NeedPasswordChange, FullName: row.FullName, Description: row.Description, Status: row.Status,
 			StatusInfo: row.StatusInfo, DomainName: row.DomainName, Role: row.Role, ResourcePolicy: row.ResourcePolicy,
-			AllowedClientIp: row.AllowedClientIp, SudoSessionEnabled: row.SudoSessionEnabled, MainAccessKey: row.MainAccessKey}); err != nil {
+			AllowedClientIp: row.AllowedClientIp, SudoSessionEnabled: row.SudoSessionEnabled,
+			MainAccessKey: row.MainAccessKey}); err != nil {
 			return userRefused(err, row)
 		}
 		if err := tx.AddKeypair(ctx, dbgen.AddKeypairParams{AccessKey: string(key), SecretSealed: sealed, UserID: row.ID,
-			IsAdmin: administrates(row.Role), ResourcePolicy: Default}); err != nil {
+			IsAdmin: administrates(row.Role), ResourcePolicy: policy}); store.Dangling(err) {
+			return authz.NotFound(policyNoun, policy)
+		} else if err != nil {
 			return fmt.Errorf("make a keypair: %w", err)
 		}
 		return setProjects(ctx, tx, row, p.Projects)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create user %s: %w", email, err)
+		return "", k, fmt.Errorf("create user %s: %w", email, err)
 	}
-	return s.GetUser(ctx, a, row.ID)
+	return row.ID, LoginKeypair{AccessKey: key, SecretKey: secret, Role: authz.Role(row.Role), Status: row.Status}, nil
 }
 
 // ModifyUser changes a user (superadmins, and administrators of the user's domain, but not over superadmins). Who is not active any more
@@ -135,7 +160,7 @@ func (s *Service) changeUser(ctx context.Context, a authz.Actor, email string, p
 		return fault.Conflictf("user %s belongs to domain %s, and so does what they own", email, u.DomainName).
 			WithNext("create a user in domain %s", *p.Domain)
 	}
-	hash, err := s.newHash(ctx, p.Password) // takes long: not within the transaction
+	hash, err := s.newHash(ctx, p.Password, u.Email, u.Username, u.FullName) // takes long: not within the transaction
 	if err != nil {
 		return err
 	}
@@ -148,14 +173,28 @@ func (s *Service) changeUser(ctx context.Context, a authz.Actor, email string, p
 		if err != nil {
 			return err
 		}
+		if row.IsService && hash != nil {
+			return fault.Conflictf("%s is a service account, and no password lets it in", email).WithNext("make an API token of it")
+		}
+		if hash != nil {
+			if err := elsewhere(email, row.LoginDirectory); err != nil {
+				return err
+			}
+		}
+		if err := notPurged(ctx, tx, "user", row.ID, email); err != nil {
+			return err
+		}
 		before := row
+		if err := p.Expect.met(ctx, tx, row); err != nil {
+			return err
+		}
 		if err := setUser(a, &row, p); err != nil {
 			return err
 		}
 		if err := staysAdministered(ctx, tx, before, row); err != nil {
 			return err
 		}
-		if err := ownMainKey(ctx, tx, &row, p.MainAccessKey); err != nil {
+		if err := ownMainKey(ctx, tx, a, &row, p.MainAccessKey); err != nil {
 			return err
 		}
 		if err := tx.UpdateUser(ctx, dbgen.UpdateUserParams{ID: row.ID, Username: row.Username, PasswordHash: hash,
@@ -211,13 +250,20 @@ func setUser(a authz.Actor, row *dbgen.User, p UserProps) error {
 	}
 	if p.Status != nil && *p.Status != row.Status {
 		if !slices.Contains([]string{userActive, "inactive", userDeleted, "before-verification"}, *p.Status) {
-			return fault.Invalidf("%.40q is no status of users", *p.Status).WithNext("choose active, inactive, before-verification or deleted")
+			return fault.Invalidf("%.40q is no status of users",
+				*p.Status).WithNext("choose active, inactive, before-verification or deleted")
 		}
 		if self {
 			return fault.Conflictf("nobody changes their own status").WithNext("ask another administrator")
 		}
 		row.Status = *p.Status
 		row.StatusInfo = new("set by an administrator")
+	}
+	if self && !a.Superadmin() && (p.ResourcePolicy != nil && *p.ResourcePolicy != row.ResourcePolicy ||
+		p.SudoSession != nil && *p.SudoSession != row.SudoSessionEnabled ||
+		p.AllowedClientIP != nil && !slices.Equal(*p.AllowedClientIP, row.AllowedClientIp)) {
+		return fault.Deniedf("%s may not set their own limits", a.Email).
+			WithNext("leave out resource_policy, sudo_session_enabled and allowed_client_ip, or ask a superadmin")
 	}
 	store.Set(&row.Username, p.Username)
 	store.Set(&row.FullName, p.FullName)
@@ -260,24 +306,26 @@ func setUser(a authz.Actor, row *dbgen.User, p UserProps) error {
 
 func unprintable(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
 
-func goodEmail(email string) bool {
+// GoodEmail reports whether a text can be the address of a user.
+func GoodEmail(email string) bool {
 	name, host, found := strings.Cut(email, "@")
-	return found && name != "" && host != "" && len(email) <= 64 && !strings.Contains(host, "@") && !strings.ContainsFunc(email, unprintable)
+	return found && name != "" && host != "" && len(email) <= 64 && !strings.Contains(host, "@") && !strings.ContainsFunc(email,
+		unprintable)
 }
 
 func administrates(role string) bool {
 	return role == string(authz.RoleSuperadmin) || role == string(authz.RoleAdmin)
 }
 
-// newHash is the hash of a new password, nil for none.
-func (s *Service) newHash(ctx context.Context, password *seal.Secret) (*string, error) {
-	if password == nil || *password == "" {
+// newHash is the hash of a new password of somebody with these names, nil for none.
+func (s *Service) newHash(ctx context.Context, fresh *seal.Secret, names ...string) (*string, error) {
+	if fresh == nil || *fresh == "" {
 		return nil, nil
 	}
-	if len(*password) < minPassword || len(*password) > maxPassword {
-		return nil, fault.Invalidf("the password is too short or too long").WithNext("use at least %d characters", minPassword)
+	if err := password.Check(fresh.Reveal(), names...); err != nil {
+		return nil, err
 	}
-	hash, err := s.passwords.Hash(ctx, *password)
+	hash, err := s.passwords.Hash(ctx, *fresh)
 	if err != nil {
 		return nil, fmt.Errorf("hash password: %w", err)
 	}
@@ -300,17 +348,28 @@ func staysAdministered(ctx context.Context, tx *store.Tx, before, after dbgen.Us
 	return nil
 }
 
-// ownMainKey makes one of the user's own active keypairs the main one.
-func ownMainKey(ctx context.Context, tx *store.Tx, row *dbgen.User, key *cluster.AccessKey) error {
-	if key == nil {
+// ownMainKey makes one of the user's own active keypairs the main one. Its policy limits the user, so nobody but superadmins changes to one
+// of another policy for themselves.
+func ownMainKey(ctx context.Context, tx *store.Tx, a authz.Actor, row *dbgen.User, key *cluster.AccessKey) error {
+	if key == nil || row.MainAccessKey != nil && *row.MainAccessKey == string(*key) {
 		return nil
 	}
 	k, err := tx.ActorByKey(ctx, string(*key))
 	if err != nil && !store.Missing(err) {
 		return fmt.Errorf("find keypair: %w", err)
 	}
-	if store.Missing(err) || k.UserID != row.ID || !k.IsActive {
+	if store.Missing(err) || k.UserID != row.ID || !k.IsActive || k.ExpiresAt != nil {
 		return fault.Invalidf("%.20q is no active keypair of %s", string(*key), row.Email)
+	}
+	if row.ID == string(a.UserID) && !a.Superadmin() && row.MainAccessKey != nil {
+		old, err := tx.ActorByKey(ctx, *row.MainAccessKey)
+		if err != nil {
+			return fmt.Errorf("find the main keypair: %w", err)
+		}
+		if old.ResourcePolicy != k.ResourcePolicy {
+			return fault.Deniedf("%s may not set their own limits", a.Email).
+				WithNext("choose a keypair of policy %s, or ask a superadmin", old.ResourcePolicy)
+		}
 	}
 	row.MainAccessKey = (*string)(key)
 	return nil
@@ -344,6 +403,18 @@ func setProjects(ctx context.Context, tx *store.Tx, row dbgen.User, projects *[]
 	}
 	if err := tx.JoinProjects(ctx, ids, row.ID); err != nil {
 		return fmt.Errorf("join projects: %w", err)
+	}
+	return nil
+}
+
+// notPurged refuses to change what is being forgotten.
+func notPurged(ctx context.Context, tx *store.Tx, kind, subject, name string) error {
+	gone, err := tx.BeingPurged(ctx, kind, subject)
+	if err != nil {
+		return fmt.Errorf("look for purges: %w", err)
+	}
+	if gone {
+		return fault.Conflictf("%s %s is being purged", kind, name).WithNext("wait until that is done, and make a new one")
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ one letter, four bytes of length (big endian) and the payload:
                   f cell finished (JSON)            c completions (JSON)
   from the runner x cell (JSON)   a answer (JSON)   c completion request (JSON)
 """
+import gc
 import os
 import sys
 
@@ -28,10 +29,16 @@ def main():
         sys.path[0] = ""
     kernel = None
     if sys.argv[1] != "-":
+        gc.disable()  # modules are no garbage, and hundreds of them come now
         try:
             kernel = kernel_app()
         except Exception:
             kernel = None
+        finally:
+            if hasattr(gc, "unfreeze"):  # both together make everything old without looking at it
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
     if kernel is not None:
         keep_everything()
         send(b"H", b"ipykernel")
@@ -44,13 +51,16 @@ def main():
 
 
 def kernel_app():
-    """Imports ipykernel without what no cell needs at first: a debugger that nobody can talk to here, and IPython's own terminal.
-    Both together are a third of the time until a session answers. IPython.embed, which is of that terminal, is imported when somebody
-    asks for it. An ipykernel that does not come up without them gets them."""
+    """Imports ipykernel without what no cell needs at first: a debugger that nobody can talk to here, IPython's own terminal, and the
+    analysis of code for completions. Together they are more than half of the time until a session answers. IPython.embed, which is of
+    that terminal, is imported when somebody asks for it, and jedi with the first completion. An ipykernel that does not come up without
+    them gets them."""
     import types
     terminal = "IPython.terminal.embed"
     stand_ins = {"debugpy": None, terminal: types.ModuleType(terminal)}
     stand_ins[terminal].embed = None
+    jedi = late_jedi()
+    stand_ins.update(jedi)
     missing = {name: module for name, module in stand_ins.items() if name not in sys.modules}
     sys.modules.update(missing)
     try:
@@ -60,6 +70,8 @@ def kernel_app():
     finally:
         for name in missing:
             sys.modules.pop(name, None)
+    if jedi:
+        jedi["jedi"].begin()
     ipython = sys.modules.get("IPython")
     if ipython is not None and vars(ipython).get("embed", ipython) is None:
         del ipython.embed
@@ -78,6 +90,47 @@ def kernel_app():
     if kernelapp is None:
         from ipykernel import kernelapp
     return kernelapp
+
+
+def late_jedi():
+    """Returns stand-ins of the modules of jedi that IPython's completer imports, by name; none where there is no jedi. The completer
+    keeps the one of jedi itself, which imports the real one as soon as anything of it is asked for, and passes on what it was set to."""
+    import importlib.util
+    import types
+    try:
+        if "jedi" in sys.modules or importlib.util.find_spec("jedi") is None:
+            return {}
+    except Exception:
+        return {}
+
+    class Jedi(types.ModuleType):
+        def begin(self):
+            """Ends the imports: from now on every name is the real one's."""
+            wanted = vars(vars(self).pop("settings"))
+            del self.api
+
+            def late(name):
+                if name.startswith("__"):
+                    raise AttributeError("module 'jedi' has no attribute %r" % name)
+                import jedi
+                for setting, value in wanted.items():
+                    setattr(jedi.settings, setting, value)
+                wanted.clear()
+                completer = sys.modules.get("IPython.core.completer")
+                if completer is not None and vars(completer).get("jedi") is self:
+                    completer.jedi = jedi
+                return getattr(jedi, name)
+
+            self.__getattr__ = late
+
+    made = {name: types.ModuleType(name) for name in ("jedi.api", "jedi.api.helpers", "jedi.api.classes")}
+    made["jedi"] = Jedi("jedi")
+    made["jedi"].settings, made["jedi"].api = types.SimpleNamespace(), made["jedi.api"]
+    for name in ("helpers", "classes"):
+        setattr(made["jedi.api"], name, made["jedi.api." + name])
+    for name in ("jedi", "jedi.api"):
+        made[name].__path__ = []
+    return made
 
 
 def keep_everything():

@@ -101,10 +101,10 @@ func (s *Server) authorize(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permi
 		return nil, errors.New("there is no such user in the session")
 	}
 	want := key.Marshal()
-	for _, line := range s.cfg.Authorized {
-		if holds([]byte(line), want) {
-			return nil, nil
-		}
+	with := &ssh.Permissions{Extensions: map[string]string{extKey: string(want)}}
+	yes, ask := s.ring.admits(string(want))
+	if yes {
+		return with, nil
 	}
 	found := false
 	err := proc.AsUser(s.cfg.User, func() error {
@@ -114,6 +114,9 @@ func (s *Server) authorize(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permi
 				return nil
 			}
 		}
+		if !ask {
+			return nil // the platform took it away
+		}
 		text, err := readOwn(filepath.Join(s.cfg.Home, ".ssh/authorized_keys"), s.uid())
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -122,7 +125,7 @@ func (s *Server) authorize(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permi
 		return err
 	})
 	if found {
-		return nil, nil
+		return with, nil
 	}
 	if err != nil {
 		s.cfg.Log.Info("keys in ~/.ssh/authorized_keys are not accepted", "err", err)

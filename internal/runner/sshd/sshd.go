@@ -51,7 +51,7 @@ type Config struct {
 	HostKey string
 	// Sockets is a directory that belongs to the user, for sockets of forwarded agents. Keep it short.
 	Sockets    string
-	Authorized []string // lines in OpenSSH's format
+	Authorized []string // lines in OpenSSH's format, until SetKeys replaces them
 	Log        *slog.Logger
 }
 
@@ -60,13 +60,15 @@ type Server struct {
 	cfg   Config
 	files bool // SFTP and nothing else
 	room  *room
+	ring  *ring
 	leave time.Duration
 	host  func() (ssh.Signer, error)
 }
 
 // New returns app sshd.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, room: new(room), leave: leaveTime, host: kept(func() (ssh.Signer, error) { return hostKey(cfg.HostKey) })}
+	return &Server{cfg: cfg, room: new(room), ring: newRing(cfg.Authorized), leave: leaveTime,
+		host: kept(func() (ssh.Signer, error) { return hostKey(cfg.HostKey) })}
 }
 
 // kept loads a key until that succeeds, and then no more: a disk that was full once does not close the server for good.
@@ -152,6 +154,11 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, place *place) error {
 		_ = peer.Close()
 		return errors.New("it gave way to another one")
 	}
+	if !s.ring.enter(raw, peer.Permissions.Extensions[extKey]) {
+		_ = peer.Close()
+		return errors.New("its key was taken away")
+	}
+	defer s.ring.leave(raw)
 	_ = raw.SetDeadline(time.Time{})
 	s.cfg.Log.Debug("an SSH connection logged in", "app", s.Name(), "client", string(peer.ClientVersion()))
 	ctx, cancel := context.WithCancel(ctx)

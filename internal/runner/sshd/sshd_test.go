@@ -97,6 +97,49 @@ func TestWhoMayLogIn(t *testing.T) {
 	refused("work", stranger) // at once: it waits for nobody who writes
 }
 
+// TestKeysThatAreTakenAway: whoever logged in with a key that the platform takes away is out, and stays out although the key is still in
+// the home's file; keys that the user added are not concerned.
+func TestKeysThatAreTakenAway(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	line := func(s ssh.Signer) string { return string(ssh.MarshalAuthorizedKey(s.PublicKey())) }
+	own, next := newSigner(t), newSigner(t)
+	dir := filepath.Join(b.home, ".ssh")
+	file := filepath.Join(dir, "authorized_keys")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.WriteFile(file, []byte("# mine\n"+line(b.key)+line(own)), 0o600))
+	uid, gid := uids()
+	require.NoError(t, errors.Join(os.Chown(dir, uid, gid), os.Chown(file, uid, gid)))
+	old := b.client()
+	kept, err := b.dial("work", own)
+	require.NoError(t, err)
+	defer kept.Close()
+	require.Equal(t, "hello\n", b.output(old, "echo hello"))
+
+	require.Equal(t, 1, b.srv.SetKeys([]string{line(next)}))
+	require.Error(t, old.Wait(), "the connection ends")
+	_, err = b.dial("work", b.key)
+	require.Error(t, err, "and nobody comes back")
+	_, err = login(b.other(b.srv.FilesOnly()), "work", b.key)
+	require.Error(t, err, "also not for files")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "# mine\n"+line(own), string(text))
+	require.NoError(t, os.WriteFile(file, []byte(line(b.key)), 0o600))
+	_, err = b.dial("work", b.key)
+	require.Error(t, err, "wherever it is written")
+	require.Equal(t, "hello\n", b.output(kept, "echo hello"), "the user's own key goes on")
+	c, err := b.dial("work", next)
+	require.NoError(t, err)
+	defer c.Close()
+
+	b.srv.SetKeys([]string{line(b.key)})
+	require.Error(t, c.Wait(), "and back again")
+	c, err = b.dial("work", b.key)
+	require.NoError(t, err)
+	defer c.Close()
+}
+
 func TestNothingButKeys(t *testing.T) {
 	t.Parallel()
 	b := start(t)

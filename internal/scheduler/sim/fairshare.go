@@ -6,6 +6,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/fairshare"
 )
 
 // observeEvery is how often use is measured and told to the scheduler, as a leader does.
@@ -13,10 +14,10 @@ const observeEvery = 5 * time.Minute
 
 // meter accounts the use of owners for the fair-share order.
 type meter struct {
-	decay    scheduler.Decay
+	decay    fairshare.Decay
 	capacity cluster.Slots
 	since    time.Duration
-	buckets  map[scheduler.Scope][]scheduler.Bucket
+	buckets  map[scheduler.Scope][]fairshare.Bucket
 	scopes   []scheduler.Scope // in order of first use
 }
 
@@ -25,11 +26,11 @@ func newMeter(w *Workload) (*meter, error) {
 	if w.Group.Order != "fair-share" {
 		return nil, nil
 	}
-	decay, err := scheduler.ParseDecay(w.Group.OrderOptions)
+	decay, err := fairshare.Parse(w.Group.OrderOptions)
 	if err != nil {
 		return nil, err
 	}
-	m := &meter{decay: decay, capacity: cluster.Slots{}, buckets: map[scheduler.Scope][]scheduler.Bucket{}}
+	m := &meter{decay: decay, capacity: cluster.Slots{}, buckets: map[scheduler.Scope][]fairshare.Bucket{}}
 	for _, n := range w.Nodes {
 		m.capacity[cluster.SlotCPU] += cluster.Amount(n.CPU)
 		m.capacity[cluster.SlotMem] += cluster.Whole(n.Mem << 20)
@@ -82,8 +83,8 @@ func (m *meter) bucket(scope scheduler.Scope, now time.Duration) map[cluster.Slo
 		m.scopes = append(m.scopes, scope)
 	}
 	if len(all) == 0 || !all[len(all)-1].Start.Equal(start) {
-		all = slices.DeleteFunc(all, func(b scheduler.Bucket) bool { return start.Sub(b.Start) > m.decay.Lookback+m.decay.Unit })
-		all = append(all, scheduler.Bucket{Start: start, Used: map[cluster.SlotName]float64{}})
+		all = slices.DeleteFunc(all, func(b fairshare.Bucket) bool { return start.Sub(b.Start) > m.decay.Lookback+m.decay.Unit })
+		all = append(all, fairshare.Bucket{Start: start, Used: map[cluster.SlotName]float64{}})
 		m.buckets[scope] = all
 	}
 	return all[len(all)-1].Used

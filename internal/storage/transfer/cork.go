@@ -8,13 +8,19 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/chassis"
 )
 
 type connKey struct{}
 
-// Configure prepares the server whose handler this is: transfers get to know their connections.
+// Configure prepares the server whose handler this is: transfers get to know their connections, and those within this machine are
+// sent without pauses.
 func (s *Server) Configure(h *http.Server) {
-	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		chassis.Unpace(c)
+		return context.WithValue(ctx, connKey{}, c)
+	}
 }
 
 // connOf is nil with TLS, where the kernel does not send the file.

@@ -112,8 +112,9 @@ func NewDatabase(t testing.TB) *Database {
 	check(err)
 	t.Cleanup(d.store.Close)
 	d.deps = nouns.Deps{Store: d.store, Seal: managertest.Key(t), Vault: &managertest.Vault{}, Log: slog.New(slog.DiscardHandler),
-		ClusterID: "simulation"}
-	creds, _, err := manager.Bootstrap(t.Context(), tenancy.Deps{Store: d.store, Seal: d.deps.Seal, Log: d.deps.Log, Random: rand.Reader})
+		ClusterID: "simulation", PasswordCost: managertest.PasswordCost}
+	creds, _, err := manager.Bootstrap(t.Context(), tenancy.Deps{Store: d.store, Seal: d.deps.Seal, Log: d.deps.Log, Random: rand.Reader,
+		PasswordCost: d.deps.PasswordCost})
 	check(err)
 	set, err := nouns.New(d.deps)
 	check(err)

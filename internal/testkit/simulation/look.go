@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -84,7 +85,8 @@ func (s *sim) read(ctx context.Context, now time.Time) error {
 		FROM sessions ORDER BY created_at, id`)
 	b.Queue(`SELECT seq, session_id::text, coalesce(kernel_id::text, ''), from_status, to_status, reason, detail FROM session_events
 		WHERE seq > $1 ORDER BY seq`, c.newest)
-	b.Queue(`SELECT (SELECT count(*) FROM session_events), (SELECT count(*) FROM kernel_removals)`)
+	b.Queue(`SELECT (SELECT count(*) FROM session_events), (SELECT count(*) FROM kernel_removals),
+		(SELECT coalesce(jsonb_object_agg(id, kernel_id), '{}') FROM circuits)`)
 	digest := now.Sub(c.digestedAt) >= digestsEvery
 	if digest {
 		b.Queue(historyDigest, c.digested)
@@ -125,7 +127,7 @@ func (s *sim) read(ctx context.Context, now time.Time) error {
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	if err := br.QueryRow().Scan(&is.events, &is.removals); err != nil {
+	if err := br.QueryRow().Scan(&is.events, &is.removals, &is.circuits); err != nil {
 		return err
 	}
 	is.oldDigest, is.digest = c.last.digest, c.last.digest
@@ -148,6 +150,7 @@ func (s *sim) read(ctx context.Context, now time.Time) error {
 	for id := range s.asked {
 		is.asked[string(id)] = true
 	}
+	is.published = maps.Clone(s.published)
 	c.last = is
 	return nil
 }

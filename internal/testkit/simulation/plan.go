@@ -21,6 +21,8 @@ const (
 	// Destroy ends session N; DestroyForced does so by force.
 	Destroy       Kind = "destroy"
 	DestroyForced Kind = "destroy-forced"
+	// Publish makes a circuit to session N as soon as it runs.
+	Publish Kind = "publish"
 
 	// Cut breaks the agent's connection. Partition lets nothing pass between agent and manager for a while, PartitionUp nothing that the
 	// agent says, PartitionDown nothing that the manager says. Slow adds N milliseconds to every message.
@@ -82,14 +84,14 @@ func (e Event) String() string {
 	switch e.Kind {
 	case Create, Gang, Batch:
 		out += fmt.Sprintf(" of owner %d cores=%d", e.Owner, e.Cores)
-	case Destroy, DestroyForced, Reports, DatabaseRefuses, DatabaseHangs:
+	case Destroy, DestroyForced, Publish, Reports, DatabaseRefuses, DatabaseHangs:
 	default:
 		if !e.ofManager() {
 			out += fmt.Sprintf(" agent %d", e.Agent)
 		}
 	}
 	switch {
-	case e.Kind == Destroy, e.Kind == DestroyForced:
+	case e.Kind == Destroy, e.Kind == DestroyForced, e.Kind == Publish:
 		out += fmt.Sprintf(" session-%d", e.N)
 	case e.N != 0:
 		out += fmt.Sprintf(" n=%d", e.N)
@@ -151,6 +153,7 @@ func NewPlan(seed uint64) Plan {
 	}
 	slices.SortStableFunc(p.Events, func(a, b Event) int { return int(a.At - b.At) })
 	p.destroyers(r)
+	p.publishers(r)
 	return p
 }
 
@@ -188,6 +191,17 @@ func (p *Plan) destroyers(r *rand.Rand) {
 		}
 		after := within(r, time.Millisecond, []time.Duration{time.Second, 10 * time.Second, 2 * time.Minute}[r.IntN(3)])
 		p.Events = append(p.Events, Event{At: e.At + after, Kind: kind, N: i})
+	}
+}
+
+// publishers lets apps of half of the sessions be published, most of them soon after their creation. They are drawn last: what a seed does
+// besides stays as it is.
+func (p *Plan) publishers(r *rand.Rand) {
+	for i, e := range slices.Clone(p.Events) {
+		if e.Cores > 0 && r.IntN(2) == 0 {
+			after := within(r, time.Millisecond, []time.Duration{5 * time.Second, time.Minute}[r.IntN(2)])
+			p.Events = append(p.Events, Event{At: e.At + after, Kind: Publish, N: i})
+		}
 	}
 }
 

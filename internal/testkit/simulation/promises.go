@@ -68,10 +68,19 @@ type snapshot struct {
 	digest, oldDigest int64
 	// created and asked are sessions whose creation and whose end were acknowledged.
 	created, asked map[string]bool
-	limits         map[string]limit // of owners
-	cores          int              // that all owners may hold together
-	stale          []staleWrite
-	calm           time.Duration // for which what all share has had no fault
+	// circuits are the kernels that circuits lead to; published are those that somebody was told of, with what they led to then.
+	circuits  map[string]string
+	published map[string]target
+	limits    map[string]limit // of owners
+	cores     int              // that all owners may hold together
+	stale     []staleWrite
+	calm      time.Duration // for which what all share has had no fault
+}
+
+// target is what a circuit leads to: a kernel in one of its lives.
+type target struct {
+	kernel     string
+	generation int64
 }
 
 // promise is one that the platform makes.
@@ -95,6 +104,8 @@ var promises = []promise{
 	{"every waiting session has a reason", reasonsGiven},
 	{"who was replaced changes nothing", replacedAreFenced},
 	{"a partition is fenced", partitionsFenced},
+	{"circuits end with their kernels", circuitsEnd},
+	{"no circuit is lost", circuitsStay},
 }
 
 const (
@@ -363,6 +374,41 @@ func partitionsFenced(_, is *snapshot) string {
 			}
 			return fmt.Sprintf("%s has been connected for %s and still runs kernel %s gen %d, which is %s gen %d on %q", h.id, h.connected,
 				short(id), h.running[id].generation, k.Status, k.Generation, k.Agent)
+		}
+	}
+	return ""
+}
+
+// reachable says whether a kernel has circuits. One that is LOST may come back and keeps them.
+func reachable(k kernelRow) bool {
+	return k.Status == string(cluster.Running) || k.Status == string(cluster.Lost)
+}
+
+// circuitsEnd: no circuit leads to a kernel that does not run: its devices and addresses may be another one's already.
+func circuitsEnd(_, is *snapshot) string {
+	rows := map[string]kernelRow{}
+	for _, k := range is.kernels {
+		rows[k.ID] = k
+	}
+	for _, id := range slices.Sorted(maps.Keys(is.circuits)) {
+		if k := rows[is.circuits[id]]; !reachable(k) {
+			return fmt.Sprintf("circuit %s leads to kernel %s, which is %s", short(id), short(is.circuits[id]), k.Status)
+		}
+	}
+	return ""
+}
+
+// circuitsStay: a circuit that somebody was told of is there as long as its kernel runs on.
+func circuitsStay(_, is *snapshot) string {
+	rows := map[string]kernelRow{}
+	for _, k := range is.kernels {
+		rows[k.ID] = k
+	}
+	for _, id := range slices.Sorted(maps.Keys(is.published)) {
+		to := is.published[id]
+		_, there := is.circuits[id]
+		if k := rows[to.kernel]; !there && reachable(k) && k.Generation == to.generation {
+			return fmt.Sprintf("circuit %s is gone, and its kernel %s is %s", short(id), short(to.kernel), k.Status)
 		}
 	}
 	return ""

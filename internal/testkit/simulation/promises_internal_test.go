@@ -42,6 +42,7 @@ func picture() *snapshot {
 			{ID: "k-old", Session: "s-old", Agent: "i-1", Generation: 1, Desired: "stop", Status: "TERMINATED", Slots: `{"cpu":1000}`}},
 		hosts:   []hostState{host("i-0"), host("i-1")},
 		created: map[string]bool{"s-job": true, "s-old": true}, asked: map[string]bool{"s-old": true},
+		circuits: map[string]string{"c-gang": "k-g0"}, published: map[string]target{"c-gang": {"k-g0", 1}, "c-old": {"k-old", 1}},
 		limits: map[string]limit{"ada": {sessions: 1}, "bob": {cores: 2}}, cores: 3}
 	s.kernels[2].Rank = 1
 	for _, k := range s.kernels[:3] {
@@ -150,6 +151,10 @@ var spoiled = []struct {
 	{"a partition is fenced", "i-1 has been connected for 1h0m0s and still runs kernel -job gen 1", func(_, is *snapshot) {
 		is.host("i-1").running["k-job"] = container{generation: 1}
 	}},
+	{"circuits end with their kernels", "circuit -old leads to kernel -old, which is TERMINATED", func(_, is *snapshot) {
+		is.circuits["c-old"] = "k-old"
+	}},
+	{"no circuit is lost", "circuit gang is gone, and its kernel k-g0 is RUNNING", func(_, is *snapshot) { delete(is.circuits, "c-gang") }},
 	{"a partition is fenced", "still runs kernel k-g1 gen 1, which is RUNNING gen 2", func(_, is *snapshot) {
 		is.change("k-g1", func(k *kernelRow) { k.Generation = 2 })
 	}},

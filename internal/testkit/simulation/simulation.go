@@ -78,6 +78,8 @@ type sim struct {
 	created    map[cluster.SessionID]bool  // the owner was told so
 	asked      map[cluster.SessionID]bool  // the owner was told that it ends
 	epochs     map[cluster.AgentID]int64   // the newest stream of each agent
+	reported   map[cluster.AgentID]report  // the newest report of each agent
+	published  map[string]target           // circuits that somebody was told of
 	stale      []staleWrite
 	calls      int
 	checks     checks
@@ -102,6 +104,7 @@ func Run(t *testing.T, db *Database, p Plan) (r Result) {
 		s := &sim{plan: p, db: db, log: slog.New(slog.DiscardHandler), dir: dir, vault: &managertest.Vault{}, began: start,
 			broken: make(chan struct{}), trouble: map[string]time.Time{}, troubleNow: map[string]int{}, sessions: map[int][]cluster.SessionID{},
 			created: map[cluster.SessionID]bool{}, asked: map[cluster.SessionID]bool{}, epochs: map[cluster.AgentID]int64{},
+			reported: map[cluster.AgentID]report{}, published: map[string]target{},
 			checks: newChecks()}
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 		r = s.run()
@@ -275,6 +278,9 @@ func (s *sim) play(i int, e Event) {
 		return
 	case Destroy, DestroyForced:
 		s.group.Go(func() { s.destroy(e.N, e.Kind == DestroyForced) })
+		return
+	case Publish:
+		s.group.Go(func() { s.publish(e.N) })
 		return
 	}
 	if e.ofManager() {

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -21,7 +22,45 @@ func (k sink) Register(ctx context.Context, h cluster.NodeHello) (epoch int64, e
 		}
 		return err
 	})
+	if err == nil {
+		k.m.s.comesLate(h.Agent, epoch)
+	}
 	return epoch, err
+}
+
+// report is one that a manager has in its hands.
+type report struct {
+	sink  sink
+	epoch int64
+	full  bool
+	told  map[cluster.KernelID]int64
+	list  []cluster.KernelObservation
+}
+
+// comesLate lets the last report of an agent's stream before be stored only now, when the agent has a new one: the manager that took it may
+// have waited for the database, or may have stood still.
+func (s *sim) comesLate(agent cluster.AgentID, epoch int64) {
+	s.mu.Lock()
+	r, there := s.reported[agent]
+	s.mu.Unlock()
+	if !there || r.epoch >= epoch || s.chance(2, agent, epoch, "comes late") > 0 {
+		return
+	}
+	s.group.Go(func() {
+		if wait(s.ctx, time.Duration(s.chance(int(8*time.Second), agent, epoch, "how late"))) == nil {
+			_, _ = r.sink.observe(s.ctx, agent, r) // it is refused
+		}
+	})
+}
+
+// observe hands a report to the noun.
+func (k sink) observe(ctx context.Context, agent cluster.AgentID, r report) (acked []cluster.Tombstone, _ error) {
+	err := k.m.call(ctx, "observe "+string(agent), func(ctx context.Context) (err error) {
+		defer k.m.s.fence(ctx, k.m.seat.name()+", a report", "streams of "+string(agent), r.epoch, func() int64 { return k.m.s.newest(agent) })()
+		acked, err = k.r.Observe(ctx, agent, r.epoch, r.full, r.told, r.list)
+		return err
+	})
+	return acked, err
 }
 
 func (k sink) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch int64, f cluster.NodeFacts) error {
@@ -29,14 +68,11 @@ func (k sink) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch int6
 }
 
 func (k sink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full bool, told map[cluster.KernelID]int64,
-	list []cluster.KernelObservation) (acked []cluster.Tombstone, _ error) {
-	observe := func(epoch int64, full bool, told map[cluster.KernelID]int64, list []cluster.KernelObservation) error {
-		return k.m.call(ctx, "observe "+string(agent), func(ctx context.Context) (err error) {
-			defer k.m.s.fence(ctx, k.m.seat.name()+", a report", "streams of "+string(agent), epoch, func() int64 { return k.m.s.newest(agent) })()
-			acked, err = k.r.Observe(ctx, agent, epoch, full, told, list)
-			return err
-		})
-	}
+	list []cluster.KernelObservation) ([]cluster.Tombstone, error) {
+	now := report{k, epoch, full, told, list}
+	k.m.s.mu.Lock()
+	k.m.s.reported[agent] = now
+	k.m.s.mu.Unlock()
 	k.m.mu.Lock()
 	k.m.told[agent]++
 	n, old := k.m.told[agent], k.m.last[agent]
@@ -47,24 +83,24 @@ func (k sink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, f
 	if hit("lost before") {
 		return nil, fault.Unavailablef("the report was lost")
 	}
-	if err := observe(epoch, full, told, list); err != nil {
+	acked, err := k.observe(ctx, agent, now)
+	if err != nil {
 		return nil, err
 	}
-	first := acked
 	if hit("twice") {
-		if err := observe(epoch, full, told, list); err != nil {
+		if _, err := k.observe(ctx, agent, now); err != nil {
 			return nil, err
 		}
 	}
 	if len(old) > 0 && !full && hit("late") {
-		if err := observe(epoch, false, nil, old); err != nil {
+		if _, err := k.observe(ctx, agent, report{sink: k, epoch: epoch, list: old}); err != nil {
 			return nil, err
 		}
 	}
 	if hit("lost after") {
 		return nil, fault.Unavailablef("the answer was lost")
 	}
-	return first, nil
+	return acked, nil
 }
 
 func (k sink) Progress(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, generation, current, total int64,

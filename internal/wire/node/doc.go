@@ -4,11 +4,17 @@ package node
 
 // Version is the newest version of the control stream this build speaks. See the
 // dated list at the head of node.proto.
-const Version = 7
+const Version = 9
 
 // ALPNStream is the protocol name of the second connection of an agent, over which
 // the manager is the HTTP/2 client and the agent the server (byte streams).
 const ALPNStream = "berth-stream/1"
+
+// VersionStreams is the first version of the control stream in which agents dial that connection when they are asked to.
+const VersionStreams = 8
+
+// VersionWithheld is the first version in which agents take folders and SSH keys from containers that run.
+const VersionWithheld = 9
 
 // ALPNManager is the protocol name of a manager's connection to another manager's agent port, over which it relays byte
 // streams to the agents of that one: HTTP/2, the agent in HeaderAgent, the path as the agent serves it.
@@ -37,3 +43,7 @@ const MaxMessage = 64 << 20
 
 // Buffer is the size of the buffers of a control connection, in bytes; a longer message takes several reads.
 const Buffer = 2 << 10
+
+// Window is how many bytes may be on their way in each direction of a control connection. It is fixed on both sides: to find out how much
+// the way takes, gRPC sends a ping and gets an answer for each message, and heartbeats are most messages.
+const Window = 1 << 20

@@ -80,6 +80,7 @@ type KernelStats struct {
 const (
 	MetricCPUUsed = "cpu_used"  // ms
 	MetricCPUUtil = "cpu_util"  // percent
+	MetricCPUWant = "cpu_want"  // percent: cpu_util and the part of the time in which something waited for a core
 	MetricMem     = "mem"       // bytes
 	MetricMemPeak = "mem_peak"  // bytes
 	MetricMemCap  = "mem_total" // bytes

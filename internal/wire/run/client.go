@@ -95,6 +95,13 @@ func (c *Client) Notice(ctx context.Context, text string) error {
 	return c.call(ctx, http.MethodPost, PathNotice, NoticeRequest{Text: text}, &NoticeResult{})
 }
 
+// SetKeys tells the runner which SSH keys log in; see KeysRequest.
+func (c *Client) SetKeys(ctx context.Context, keys []string) (KeysResult, error) {
+	var out KeysResult
+	err := c.call(ctx, http.MethodPost, PathKeys, KeysRequest{Keys: keys}, &out)
+	return out, err
+}
+
 // Complete asks for completions at a cursor.
 func (c *Client) Complete(ctx context.Context, req CompleteRequest) (CompleteResult, error) {
 	var out CompleteResult

@@ -34,6 +34,7 @@ const (
 	PathBatch     = "/v1/batch"
 	PathConfine   = "/v1/confine"
 	PathNotice    = "/v1/notice"
+	PathKeys      = "/v1/keys"
 )
 
 // Hard bounds that both sides rely on.
@@ -351,6 +352,21 @@ type NoticeRequest struct {
 // NoticeResult says how many terminals took the text.
 type NoticeResult struct {
 	Terminals int `json:"terminals"`
+}
+
+// MaxKeys bounds the lines of a KeysRequest.
+const MaxKeys = 64
+
+// KeysRequest is the body of POST /v1/keys: all lines in OpenSSH's format whose owners may log in, besides the session's own key and what
+// the user added to ~/.ssh/authorized_keys. A key that was told before and is not told now is refused from then on, wherever it stands,
+// and what logged in with it ends. Runners that do not know it answer 404. Added 2026-11-23.
+type KeysRequest struct {
+	Keys []string `json:"keys"`
+}
+
+// KeysResult says how many connections ended.
+type KeysResult struct {
+	Ended int `json:"ended"`
 }
 
 // Entry is one file of a listing; the names are the wire's. Times are seconds since 1970.

@@ -35,13 +35,18 @@ type Host struct {
 	attached map[cluster.KernelID][]runtime.Mount
 	owners   []host.Owner // of every Attach
 	gone     int
+	unable   error // of Withhold
+	withheld map[cluster.KernelID][]cluster.Withheld
+	keys     map[cluster.KernelID][]string
+	notices  []string
 }
 
 var _ host.Host = (*Host)(nil)
 
 // New returns a host that keeps files below dir and reaches runners by dial.
 func New(dir string, dial func(ctx context.Context, kernel cluster.KernelID) (net.Conn, error)) *Host {
-	return &Host{dir: dir, dial: dial, attached: map[cluster.KernelID][]runtime.Mount{}}
+	return &Host{dir: dir, dial: dial, attached: map[cluster.KernelID][]runtime.Mount{},
+		withheld: map[cluster.KernelID][]cluster.Withheld{}, keys: map[cluster.KernelID][]string{}}
 }
 
 // Path is where a part of a kernel's files is.
@@ -263,6 +268,64 @@ func (h *Host) Verify(runtime.Observed) error {
 
 // Confine does nothing, because there are no processes; see host.Host.
 func (h *Host) Confine(context.Context, cluster.KernelID, string, runtime.Observed) error { return nil }
+
+// Resist makes every Withhold fail; nil ends that.
+func (h *Host) Resist(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unable = err
+}
+
+// Withhold remembers what a container lost; see host.Host.
+func (h *Host) Withhold(_ context.Context, c runtime.Observed, list []cluster.Withheld) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.unable != nil {
+		return h.unable
+	}
+	h.withheld[c.Identity.Kernel] = append(h.withheld[c.Identity.Kernel], list...)
+	return nil
+}
+
+// Withheld is what a container lost, in order.
+func (h *Host) Withheld(kernel cluster.KernelID) []cluster.Withheld {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.withheld[kernel])
+}
+
+// SetKeys remembers SSH keys; see host.Host.
+func (h *Host) SetKeys(_ context.Context, kernel cluster.KernelID, _ string, keys []string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.unable != nil {
+		return h.unable
+	}
+	h.keys[kernel] = slices.Clone(keys)
+	return nil
+}
+
+// Keys are the SSH keys that a runner was told last, nil for none.
+func (h *Host) Keys(kernel cluster.KernelID) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.keys[kernel])
+}
+
+// Notice remembers a text; see host.Host.
+func (h *Host) Notice(_ context.Context, _ cluster.KernelID, _, text string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.notices = append(h.notices, text)
+	return nil
+}
+
+// Notices are the texts that were shown.
+func (h *Host) Notices() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.notices)
+}
 
 // Forget has nothing to drop; see host.Host.
 func (h *Host) Forget(cluster.KernelID, int64) {}

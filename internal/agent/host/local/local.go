@@ -134,6 +134,45 @@ func (h *Host) Confine(ctx context.Context, kernel cluster.KernelID, token strin
 	return h.Runners.Confine(ctx, kernel, token, files.Procs, files.OOM)
 }
 
+// Withhold takes folders out of a container; see host.Host.
+func (h *Host) Withhold(ctx context.Context, c runtime.Observed, list []cluster.Withheld) error {
+	if h.Mounts == nil || len(list) == 0 {
+		return nil // it has none
+	}
+	if c.Pid <= 0 {
+		return fault.Unavailablef("the first process of the container is not known").WithNext("it is tried again")
+	}
+	if err := h.ofContainer(c); err != nil {
+		return err
+	}
+	return h.Mounts.Withhold(ctx, c.Pid, list)
+}
+
+// ofContainer refuses a process that is not of the container, because its number was given to another one or the engine is elsewhere. One
+// that is gone is no error.
+func (h *Host) ofContainer(c runtime.Observed) error {
+	groups, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.Pid), "cgroup"))
+	switch {
+	case os.IsNotExist(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at the container's first process: %w", err)
+	case c.ID == "" || !bytes.Contains(groups, []byte(c.ID)):
+		return fault.Invalidf("the containers of this engine are not processes of this host").WithReason(host.ReasonCannot)
+	}
+	return nil
+}
+
+// SetKeys tells the runner which SSH keys log in; see host.Host.
+func (h *Host) SetKeys(ctx context.Context, kernel cluster.KernelID, token string, keys []string) error {
+	return h.Runners.SetKeys(ctx, kernel, token, keys)
+}
+
+// Notice shows a text on terminals; see host.Host.
+func (h *Host) Notice(ctx context.Context, kernel cluster.KernelID, token, text string) error {
+	return h.Runners.Notice(ctx, kernel, token, text)
+}
+
 // Forget drops connections to a runner; see host.Host.
 func (h *Host) Forget(kernel cluster.KernelID, generation int64) {
 	h.Runners.Forget(kernel, generation)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"berth.dev/berth/internal/agent/runtime"
@@ -40,6 +41,9 @@ func (r *Runtime) Logs(ctx context.Context, kernel cluster.KernelID, opt runtime
 			err = context.DeadlineExceeded
 		}
 		cancel()
+		if cerrdefs.IsConflict(err) { // it is being removed, which comes after its log was kept
+			return nil, absent(kernel)
+		}
 		return nil, r.containerFailure(err, kernel, "read the log of")
 	}
 	return &demux{in: body, cancel: cancel}, nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/cluster"
 )
 
 // Program is how a container behaves.
@@ -57,7 +58,9 @@ type container struct {
 	log      log
 	timer    func() bool   // stops the pending end
 	ended    chan struct{} // closed when it no longer runs; made on demand
-	runner   *runner       // made when somebody talks to it, or for a batch command
+	withheld []cluster.Withheld
+	keys     []string // SSH keys that the runner was told after its start
+	runner   *runner  // made when somebody talks to it, or for a batch command
 }
 
 func (c *container) observed() runtime.Observed {

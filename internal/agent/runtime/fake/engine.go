@@ -60,6 +60,8 @@ const (
 	Images  Method = "images" // also Image and ReadImageFile
 	Stats   Method = "stats"
 	Dial    Method = "dial"
+	// Withhold takes folders out of a container.
+	Withhold Method = "withhold"
 )
 
 // Engine is the host: containers, images and faults. It is safe for concurrent use.

@@ -235,6 +235,8 @@ func newRunnerServer(e *Engine) *runnerServer {
 		return run.CompleteResult{Completions: []string{}}, nil
 	})
 	handle("POST "+run.PathShutdown, e.serveShutdown)
+	handle("POST "+run.PathKeys, e.serveKeys)
+	handle("POST "+run.PathNotice, func(context.Context, *runner, *http.Request) (any, error) { return run.NoticeResult{}, nil })
 	handle("GET "+run.PathApps, e.serveApps)
 	handle("POST "+run.PathAppStart, e.serveAppStart)
 	handle("POST "+run.PathAppStop, e.serveAppStop)

@@ -210,6 +210,7 @@ func (r *Reader) readV2(dir string, s *runtime.Stats) {
 		ns := *us * 1000
 		s.CPUUsedNs = &ns
 	}
+	s.CPUWaitNs = r.waited(dir + "/cpu.pressure")
 	s.MemoryBytes = less(r.number(dir+"/memory.current"), r.field(dir+"/memory.stat", "inactive_file"))
 	s.MemoryPeak = r.number(dir + "/memory.peak")
 	s.Pids = r.number(dir + "/pids.current")
@@ -332,6 +333,31 @@ func (r *Reader) number(file string) *int64 {
 		return nil
 	}
 	return &n
+}
+
+// waited reads the total of the line "some" of a file of pressure (Documentation/accounting/psi.rst of Linux, in microseconds). It counts
+// time in which a limit of processor time kept a process from running, too. Where version 1 limits processor time, groups of version 2
+// tell of pressure all the same; a kernel without it has no such file.
+func (r *Reader) waited(file string) *int64 {
+	b, err := fs.ReadFile(r.root, file)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		rest, ok := strings.CutPrefix(line, "some ")
+		if !ok {
+			continue
+		}
+		for _, f := range strings.Fields(rest) {
+			if total, ok := strings.CutPrefix(f, "total="); ok {
+				if us, err := strconv.ParseInt(total, 10, 64); err == nil {
+					ns := us * 1000
+					return &ns
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // field reads one "name value" line of a file.

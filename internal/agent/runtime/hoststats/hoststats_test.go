@@ -59,11 +59,14 @@ func TestVersion1(t *testing.T) {
 		"sys/fs/cgroup/blkio/docker/" + id + "/blkio.throttle.io_service_bytes": "8:0 Read 4096\n8:0 Write 100\n8:16 Read 4\n" +
 			"8:0 Total 4196\nTotal 4200\n",
 		"sys/fs/cgroup/unified/docker/" + id + "/cgroup.procs": "77\n",
+		"sys/fs/cgroup/unified/docker/" + id + "/cpu.pressure": "some avg10=50.40 avg60=11.27 avg300=2.44 total=7744633\n" +
+			"full avg10=0.00 avg60=0.00 avg300=0.00 total=11\n",
 	}))
 	for range 2 {
 		s, err := r.Read(id, 77)
 		require.NoError(t, err)
 		is(t, 123456789, s.CPUUsedNs)
+		is(t, 7_744_633_000, s.CPUWaitNs)
 		is(t, 3000, s.MemoryBytes)
 		is(t, 9000, s.MemoryPeak)
 		is(t, 7, s.Pids)
@@ -97,6 +100,7 @@ func TestVersion2(t *testing.T) {
 	is(t, 26, s.IOWriteByte)
 	is(t, 3, s.Pids)
 	is(t, 1, s.OOMKills)
+	require.Nil(t, s.CPUWaitNs, "without pressure it is unknown")
 	require.Nil(t, s.MemoryPeak, "a kernel that does not tell is not a kernel that says zero")
 	require.Nil(t, s.NetRxBytes)
 	require.Nil(t, s.NetTxBytes)

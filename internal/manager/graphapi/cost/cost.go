@@ -7,6 +7,7 @@
 package cost
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -38,6 +39,8 @@ type Price struct {
 	Items int
 	// Page says that the arguments limit, first and last bound the items; without any of them Items counts.
 	Page bool
+	// Most is the largest page; 0 means MaxItems.
+	Most int
 }
 
 // Prices are the prices of fields by "Type.field".
@@ -268,7 +271,7 @@ func (w *walker) items(f *ast.Field, p Price) int {
 	asked := 0
 	for _, name := range [...]string{"limit", "first", "last"} {
 		if arg := f.Arguments.ForName(name); arg != nil {
-			asked = max(asked, w.number(arg.Value))
+			asked = max(asked, w.number(arg.Value, cmp.Or(p.Most, MaxItems)))
 		}
 	}
 	if asked == 0 {
@@ -277,8 +280,8 @@ func (w *walker) items(f *ast.Field, p Price) int {
 	return asked
 }
 
-// number reads a page size: 0 when there is none, MaxItems when it cannot be told.
-func (w *walker) number(v *ast.Value) int {
+// number reads a page size: 0 when there is none, most when it cannot be told.
+func (w *walker) number(v *ast.Value, most int) int {
 	var raw any
 	switch v.Kind {
 	case ast.IntValue:
@@ -290,22 +293,22 @@ func (w *walker) number(v *ast.Value) int {
 			if def == nil || def.DefaultValue == nil || def.DefaultValue.Kind == ast.Variable {
 				return 0
 			}
-			return w.number(def.DefaultValue)
+			return w.number(def.DefaultValue, most)
 		}
 		raw = given
 	case ast.NullValue:
 		return 0
 	default:
-		return MaxItems
+		return most
 	}
 	if raw == nil {
 		return 0
 	}
 	var n int
 	if _, err := fmt.Sscan(fmt.Sprint(raw), &n); err != nil {
-		return MaxItems
+		return most
 	}
-	return min(max(n, 1), MaxItems)
+	return min(max(n, 1), most)
 }
 
 // spread weighs a fragment, once.

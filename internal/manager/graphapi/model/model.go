@@ -15,6 +15,64 @@ type Node interface {
 	GetID() string
 }
 
+type AccessToken struct {
+	ID        string     `json:"id"`
+	Token     *string    `json:"token,omitempty"`
+	CreatedAt *time.Time `json:"createdAt,omitempty"`
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+}
+
+func (AccessToken) IsNode()            {}
+func (this AccessToken) GetID() string { return this.ID }
+
+type AccessTokenConnection struct {
+	PageInfo *PageInfo          `json:"pageInfo"`
+	Edges    []*AccessTokenEdge `json:"edges"`
+	Count    *int               `json:"count,omitempty"`
+}
+
+type AccessTokenEdge struct {
+	Node   *AccessToken `json:"node,omitempty"`
+	Cursor string       `json:"cursor"`
+}
+
+type AccessTokenOrderBy struct {
+	Field     AccessTokenOrderField `json:"field"`
+	Direction OrderDirection        `json:"direction"`
+}
+
+type AccessTokenPayload struct {
+	AccessToken *AccessToken `json:"accessToken,omitempty"`
+}
+
+type ActivateRevisionInput struct {
+	DeploymentID string `json:"deploymentId"`
+	RevisionID   string `json:"revisionId"`
+}
+
+type ActivateRevisionPayload struct {
+	Deployment          *ModelDeployment `json:"deployment,omitempty"`
+	PreviousRevisionID  *string          `json:"previousRevisionId,omitempty"`
+	ActivatedRevisionID *string          `json:"activatedRevisionId,omitempty"`
+}
+
+type AddRevisionInput struct {
+	RevisionPresetID   *string                   `json:"revisionPresetId,omitempty"`
+	DeploymentID       string                    `json:"deploymentId"`
+	ClusterConfig      *ClusterConfigInput       `json:"clusterConfig,omitempty"`
+	ResourceConfig     *ResourceConfigInput      `json:"resourceConfig,omitempty"`
+	Image              *ImageInput               `json:"image,omitempty"`
+	ModelRuntimeConfig *ModelRuntimeConfigInput  `json:"modelRuntimeConfig,omitempty"`
+	ModelMountConfig   *ModelMountConfigInput    `json:"modelMountConfig"`
+	ModelDefinition    *ModelDefinitionInput     `json:"modelDefinition,omitempty"`
+	ExtraMounts        []*ExtraVFolderMountInput `json:"extraMounts,omitempty"`
+	Options            *AddRevisionOptions       `json:"options,omitempty"`
+}
+
+type AddRevisionOptions struct {
+	AutoActivate bool `json:"autoActivate"`
+}
+
 type Agent struct {
 	ID                *string             `json:"id,omitempty"`
 	Status            *string             `json:"status,omitempty"`
@@ -42,13 +100,192 @@ type Agent struct {
 	NotDeliveredSince *time.Time          `json:"not_delivered_since,omitempty"`
 }
 
+type AgentConnection struct {
+	PageInfo *PageInfo    `json:"pageInfo"`
+	Edges    []*AgentEdge `json:"edges"`
+	Count    *int         `json:"count,omitempty"`
+}
+
+type AgentEdge struct {
+	Node   *AgentNode `json:"node,omitempty"`
+	Cursor string     `json:"cursor"`
+}
+
 type AgentList struct {
 	Items      []*Agent `json:"items,omitempty"`
 	TotalCount *int     `json:"total_count,omitempty"`
 }
 
+type AgentNode struct {
+	ID             string     `json:"id"`
+	RowID          *string    `json:"row_id,omitempty"`
+	Status         *string    `json:"status,omitempty"`
+	StatusChanged  *time.Time `json:"status_changed,omitempty"`
+	Region         *string    `json:"region,omitempty"`
+	Architecture   *string    `json:"architecture,omitempty"`
+	ScalingGroup   *string    `json:"scaling_group,omitempty"`
+	Schedulable    *bool      `json:"schedulable,omitempty"`
+	AvailableSlots *string    `json:"available_slots,omitempty"`
+	OccupiedSlots  *string    `json:"occupied_slots,omitempty"`
+	Addr           *string    `json:"addr,omitempty"`
+	PublicHost     *string    `json:"public_host,omitempty"`
+	FirstContact   *time.Time `json:"first_contact,omitempty"`
+	LostAt         *time.Time `json:"lost_at,omitempty"`
+	LiveStat       *string    `json:"live_stat,omitempty"`
+	Version        *string    `json:"version,omitempty"`
+	ComputePlugins *string    `json:"compute_plugins,omitempty"`
+	GpuAllocMap    *string    `json:"gpu_alloc_map,omitempty"`
+}
+
+func (AgentNode) IsNode()            {}
+func (this AgentNode) GetID() string { return this.ID }
+
+type AgentSummary struct {
+	ID             *string `json:"id,omitempty"`
+	Status         *string `json:"status,omitempty"`
+	Architecture   *string `json:"architecture,omitempty"`
+	ScalingGroup   *string `json:"scaling_group,omitempty"`
+	Schedulable    *bool   `json:"schedulable,omitempty"`
+	AvailableSlots *string `json:"available_slots,omitempty"`
+	OccupiedSlots  *string `json:"occupied_slots,omitempty"`
+}
+
+type AgentSummaryList struct {
+	Items      []*AgentSummary `json:"items,omitempty"`
+	TotalCount *int            `json:"total_count,omitempty"`
+}
+
+type AllowedGroups struct {
+	Add    []*string `json:"add,omitempty"`
+	Remove []*string `json:"remove,omitempty"`
+}
+
+type AuditLogFilter struct {
+	EntityType  *StringFilter         `json:"entityType,omitempty"`
+	EntityID    *StringFilter         `json:"entityId,omitempty"`
+	Operation   *StringFilter         `json:"operation,omitempty"`
+	Status      *AuditLogStatusFilter `json:"status,omitempty"`
+	CreatedAt   *DateTimeFilter       `json:"createdAt,omitempty"`
+	TriggeredBy *StringFilter         `json:"triggeredBy,omitempty"`
+	And         []*AuditLogFilter     `json:"AND,omitempty"`
+	Or          []*AuditLogFilter     `json:"OR,omitempty"`
+	Not         []*AuditLogFilter     `json:"NOT,omitempty"`
+}
+
+type AuditLogOrderBy struct {
+	Field     AuditLogOrderField `json:"field"`
+	Direction OrderDirection     `json:"direction"`
+}
+
+type AuditLogScope struct {
+	Entity        []*EntityTypeScope `json:"entity,omitempty"`
+	TriggeredUser []*UUIDScope       `json:"triggeredUser,omitempty"`
+}
+
+type AuditLogStatusFilter struct {
+	Equals    *AuditLogStatus  `json:"equals,omitempty"`
+	In        []AuditLogStatus `json:"in,omitempty"`
+	NotEquals *AuditLogStatus  `json:"notEquals,omitempty"`
+	NotIn     []AuditLogStatus `json:"notIn,omitempty"`
+}
+
+type AuditLogV2 struct {
+	ID          string          `json:"id"`
+	CreatedAt   *time.Time      `json:"createdAt,omitempty"`
+	Operation   *string         `json:"operation,omitempty"`
+	Status      *AuditLogStatus `json:"status,omitempty"`
+	Description *string         `json:"description,omitempty"`
+	Duration    *string         `json:"duration,omitempty"`
+	RequestID   *string         `json:"requestId,omitempty"`
+	ActionID    *string         `json:"actionId,omitempty"`
+	EntityType  *string         `json:"entityType,omitempty"`
+	EntityID    *string         `json:"entityId,omitempty"`
+	TriggeredBy *string         `json:"triggeredBy,omitempty"`
+	User        *UserV2         `json:"user,omitempty"`
+}
+
+func (AuditLogV2) IsNode()            {}
+func (this AuditLogV2) GetID() string { return this.ID }
+
+type AuditLogV2Connection struct {
+	PageInfo *PageInfo         `json:"pageInfo"`
+	Edges    []*AuditLogV2Edge `json:"edges"`
+	Count    *int              `json:"count,omitempty"`
+}
+
+type AuditLogV2Edge struct {
+	Node   *AuditLogV2 `json:"node,omitempty"`
+	Cursor string      `json:"cursor"`
+}
+
+type AutoScalingRule struct {
+	ID                      string                   `json:"id"`
+	MetricSource            *AutoScalingMetricSource `json:"metricSource,omitempty"`
+	MetricName              *string                  `json:"metricName,omitempty"`
+	MinThreshold            *string                  `json:"minThreshold,omitempty"`
+	MaxThreshold            *string                  `json:"maxThreshold,omitempty"`
+	StepSize                *int                     `json:"stepSize,omitempty"`
+	TimeWindow              *int                     `json:"timeWindow,omitempty"`
+	MinReplicas             *int                     `json:"minReplicas,omitempty"`
+	MaxReplicas             *int                     `json:"maxReplicas,omitempty"`
+	PrometheusQueryPresetID *string                  `json:"prometheusQueryPresetId,omitempty"`
+	CreatedAt               *time.Time               `json:"createdAt,omitempty"`
+	LastTriggeredAt         *time.Time               `json:"lastTriggeredAt,omitempty"`
+}
+
+func (AutoScalingRule) IsNode()            {}
+func (this AutoScalingRule) GetID() string { return this.ID }
+
+type AutoScalingRuleConnection struct {
+	PageInfo *PageInfo              `json:"pageInfo"`
+	Edges    []*AutoScalingRuleEdge `json:"edges"`
+	Count    *int                   `json:"count,omitempty"`
+}
+
+type AutoScalingRuleEdge struct {
+	Node   *AutoScalingRule `json:"node,omitempty"`
+	Cursor string           `json:"cursor"`
+}
+
+type AutoScalingRuleFilter struct {
+	CreatedAt       *DateTimeFilter          `json:"createdAt,omitempty"`
+	LastTriggeredAt *NullableDateTimeFilter  `json:"lastTriggeredAt,omitempty"`
+	And             []*AutoScalingRuleFilter `json:"AND,omitempty"`
+	Or              []*AutoScalingRuleFilter `json:"OR,omitempty"`
+	Not             []*AutoScalingRuleFilter `json:"NOT,omitempty"`
+}
+
+type AutoScalingRuleOrderBy struct {
+	Field     AutoScalingRuleOrderField `json:"field"`
+	Direction OrderDirection            `json:"direction"`
+}
+
+type AutoScalingRulePayload struct {
+	Rule *AutoScalingRule `json:"rule,omitempty"`
+}
+
+type BlueGreenConfigInput struct {
+	AutoPromote         bool `json:"autoPromote"`
+	PromoteDelaySeconds int  `json:"promoteDelaySeconds"`
+}
+
+type ClientIP struct {
+	ClientIP *string `json:"clientIp,omitempty"`
+}
+
+type ClusterConfig struct {
+	Mode *ClusterMode `json:"mode,omitempty"`
+	Size *int         `json:"size,omitempty"`
+}
+
+type ClusterConfigInput struct {
+	Mode ClusterMode `json:"mode"`
+	Size int         `json:"size"`
+}
+
 type ComputeContainer struct {
 	ID              *string    `json:"id,omitempty"`
+	ImageObject     *ImageNode `json:"image_object,omitempty"`
 	Idx             *int       `json:"idx,omitempty"`
 	Role            *string    `json:"role,omitempty"`
 	Hostname        *string    `json:"hostname,omitempty"`
@@ -131,6 +368,9 @@ type ComputeSession struct {
 	RequestedSlots   *string             `json:"requested_slots,omitempty"`
 	NumQueries       *int64              `json:"num_queries,omitempty"`
 	Containers       []*ComputeContainer `json:"containers,omitempty"`
+	SessionID        *string             `json:"session_id,omitempty"`
+	MainKernelRole   *string             `json:"main_kernel_role,omitempty"`
+	InferenceMetrics *string             `json:"inference_metrics,omitempty"`
 	Dependencies     []*ComputeSession   `json:"dependencies,omitempty"`
 	AbusingReports   []*string           `json:"abusing_reports,omitempty"`
 	IdleChecks       *string             `json:"idle_checks,omitempty"`
@@ -201,6 +441,120 @@ type ComputeSessionNode struct {
 func (ComputeSessionNode) IsNode()            {}
 func (this ComputeSessionNode) GetID() string { return this.ID }
 
+type ContainerRegistryConnection struct {
+	PageInfo *PageInfo                `json:"pageInfo"`
+	Edges    []*ContainerRegistryEdge `json:"edges"`
+	Count    *int                     `json:"count,omitempty"`
+}
+
+type ContainerRegistryEdge struct {
+	Node   *ContainerRegistryNode `json:"node,omitempty"`
+	Cursor string                 `json:"cursor"`
+}
+
+type ContainerRegistryNode struct {
+	ID           string  `json:"id"`
+	RowID        *string `json:"row_id,omitempty"`
+	Name         *string `json:"name,omitempty"`
+	RegistryName *string `json:"registry_name,omitempty"`
+	URL          *string `json:"url,omitempty"`
+	Type         *string `json:"type,omitempty"`
+	Project      *string `json:"project,omitempty"`
+	Username     *string `json:"username,omitempty"`
+	Password     *string `json:"password,omitempty"`
+	SslVerify    *bool   `json:"ssl_verify,omitempty"`
+	Extra        *string `json:"extra,omitempty"`
+	IsGlobal     *bool   `json:"is_global,omitempty"`
+}
+
+func (ContainerRegistryNode) IsNode()            {}
+func (this ContainerRegistryNode) GetID() string { return this.ID }
+
+type ContainerRegistryReply struct {
+	ContainerRegistry *ContainerRegistryNode `json:"container_registry,omitempty"`
+}
+
+type CreateAccessTokenInput struct {
+	ModelDeploymentID string    `json:"modelDeploymentId"`
+	ExpiresAt         time.Time `json:"expiresAt"`
+}
+
+type CreateAutoScalingRuleInput struct {
+	ModelDeploymentID       string                  `json:"modelDeploymentId"`
+	MetricSource            AutoScalingMetricSource `json:"metricSource"`
+	MetricName              string                  `json:"metricName"`
+	MinThreshold            *string                 `json:"minThreshold,omitempty"`
+	MaxThreshold            *string                 `json:"maxThreshold,omitempty"`
+	StepSize                int                     `json:"stepSize"`
+	TimeWindow              int                     `json:"timeWindow"`
+	MinReplicas             *int                    `json:"minReplicas,omitempty"`
+	MaxReplicas             *int                    `json:"maxReplicas,omitempty"`
+	PrometheusQueryPresetID *string                 `json:"prometheusQueryPresetId,omitempty"`
+}
+
+type CreateContainerRegistryNodeInputV2 struct {
+	URL           string         `json:"url"`
+	Type          string         `json:"type"`
+	RegistryName  string         `json:"registry_name"`
+	IsGlobal      *bool          `json:"is_global,omitempty"`
+	Project       *string        `json:"project,omitempty"`
+	Username      *string        `json:"username,omitempty"`
+	Password      *string        `json:"password,omitempty"`
+	SslVerify     *bool          `json:"ssl_verify,omitempty"`
+	Extra         *string        `json:"extra,omitempty"`
+	AllowedGroups *AllowedGroups `json:"allowed_groups,omitempty"`
+}
+
+type CreateDeploymentInput struct {
+	Metadata                  *ModelDeploymentMetadataInput      `json:"metadata"`
+	NetworkAccess             *ModelDeploymentNetworkAccessInput `json:"networkAccess"`
+	DefaultDeploymentStrategy *DeploymentStrategyInput           `json:"defaultDeploymentStrategy"`
+	ReplicaCount              int                                `json:"replicaCount"`
+	InitialRevision           *CreateRevisionInput               `json:"initialRevision,omitempty"`
+}
+
+type CreateKeyPairReply struct {
+	Ok      *bool    `json:"ok,omitempty"`
+	Msg     *string  `json:"msg,omitempty"`
+	Keypair *KeyPair `json:"keypair,omitempty"`
+}
+
+type CreateKeyPairResourcePolicyInput struct {
+	DefaultForUnspecified          string  `json:"default_for_unspecified"`
+	TotalResourceSlots             *string `json:"total_resource_slots,omitempty"`
+	MaxSessionLifetime             *int    `json:"max_session_lifetime,omitempty"`
+	MaxConcurrentSessions          int     `json:"max_concurrent_sessions"`
+	MaxConcurrentSftpSessions      *int    `json:"max_concurrent_sftp_sessions,omitempty"`
+	MaxContainersPerSession        int     `json:"max_containers_per_session"`
+	MaxPendingSessionCount         *int    `json:"max_pending_session_count,omitempty"`
+	MaxPendingSessionResourceSlots *string `json:"max_pending_session_resource_slots,omitempty"`
+	MaxPriority                    *int    `json:"max_priority,omitempty"`
+	IdleTimeout                    int64   `json:"idle_timeout"`
+	AllowedVfolderHosts            *string `json:"allowed_vfolder_hosts,omitempty"`
+	MaxVfolderCount                *int    `json:"max_vfolder_count,omitempty"`
+	MaxVfolderSize                 *int64  `json:"max_vfolder_size,omitempty"`
+	MaxQuotaScopeSize              *int64  `json:"max_quota_scope_size,omitempty"`
+}
+
+type CreateKeyPairResourcePolicyReply struct {
+	Ok             *bool                  `json:"ok,omitempty"`
+	Msg            *string                `json:"msg,omitempty"`
+	ResourcePolicy *KeyPairResourcePolicy `json:"resource_policy,omitempty"`
+}
+
+type CreateProjectResourcePolicyInput struct {
+	MaxVfolderCount   *int   `json:"max_vfolder_count,omitempty"`
+	MaxQuotaScopeSize *int64 `json:"max_quota_scope_size,omitempty"`
+	MaxVfolderSize    *int64 `json:"max_vfolder_size,omitempty"`
+	MaxNetworkCount   *int   `json:"max_network_count,omitempty"`
+}
+
+type CreateProjectResourcePolicyReply struct {
+	Ok             *bool                  `json:"ok,omitempty"`
+	Msg            *string                `json:"msg,omitempty"`
+	ResourcePolicy *ProjectResourcePolicy `json:"resource_policy,omitempty"`
+}
+
 type CreateResourcePresetInput struct {
 	ResourceSlots    string  `json:"resource_slots"`
 	SharedMemory     *string `json:"shared_memory,omitempty"`
@@ -211,6 +565,17 @@ type CreateResourcePresetReply struct {
 	Ok             *bool           `json:"ok,omitempty"`
 	Msg            *string         `json:"msg,omitempty"`
 	ResourcePreset *ResourcePreset `json:"resource_preset,omitempty"`
+}
+
+type CreateRevisionInput struct {
+	RevisionPresetID   *string                   `json:"revisionPresetId,omitempty"`
+	ClusterConfig      *ClusterConfigInput       `json:"clusterConfig"`
+	ResourceConfig     *ResourceConfigInput      `json:"resourceConfig"`
+	Image              *ImageInput               `json:"image"`
+	ModelRuntimeConfig *ModelRuntimeConfigInput  `json:"modelRuntimeConfig"`
+	ModelMountConfig   *ModelMountConfigInput    `json:"modelMountConfig"`
+	ModelDefinition    *ModelDefinitionInput     `json:"modelDefinition,omitempty"`
+	ExtraMounts        []*ExtraVFolderMountInput `json:"extraMounts,omitempty"`
 }
 
 type CreateScalingGroupInput struct {
@@ -234,9 +599,25 @@ type CreateScalingGroupReply struct {
 }
 
 type CreateUserReply struct {
-	Ok   *bool   `json:"ok,omitempty"`
-	Msg  *string `json:"msg,omitempty"`
-	User *User   `json:"user,omitempty"`
+	Ok      *bool    `json:"ok,omitempty"`
+	Msg     *string  `json:"msg,omitempty"`
+	User    *User    `json:"user,omitempty"`
+	Keypair *KeyPair `json:"keypair,omitempty"`
+}
+
+type CreateUserResourcePolicyInput struct {
+	MaxConcurrentLogins            *int   `json:"max_concurrent_logins,omitempty"`
+	MaxVfolderCount                *int   `json:"max_vfolder_count,omitempty"`
+	MaxQuotaScopeSize              *int64 `json:"max_quota_scope_size,omitempty"`
+	MaxSessionCountPerModelSession *int   `json:"max_session_count_per_model_session,omitempty"`
+	MaxVfolderSize                 *int64 `json:"max_vfolder_size,omitempty"`
+	MaxCustomizedImageCount        *int   `json:"max_customized_image_count,omitempty"`
+}
+
+type CreateUserResourcePolicyReply struct {
+	Ok             *bool               `json:"ok,omitempty"`
+	Msg            *string             `json:"msg,omitempty"`
+	ResourcePolicy *UserResourcePolicy `json:"resource_policy,omitempty"`
 }
 
 type CreateVFolderInScopeInput struct {
@@ -260,6 +641,112 @@ type CreateVFolderV2Payload struct {
 	Vfolder *VFolder `json:"vfolder"`
 }
 
+type DateTimeFilter struct {
+	Before    *time.Time `json:"before,omitempty"`
+	After     *time.Time `json:"after,omitempty"`
+	Equals    *time.Time `json:"equals,omitempty"`
+	NotEquals *time.Time `json:"notEquals,omitempty"`
+}
+
+type DeleteAccessTokenInput struct {
+	ID string `json:"id"`
+}
+
+type DeleteAutoScalingRuleInput struct {
+	ID string `json:"id"`
+}
+
+type DeleteDeploymentInput struct {
+	ID string `json:"id"`
+}
+
+type DeletedPayload struct {
+	ID *string `json:"id,omitempty"`
+}
+
+type DeployVFolderPayload struct {
+	DeploymentID   *string `json:"deploymentId,omitempty"`
+	DeploymentName *string `json:"deploymentName,omitempty"`
+}
+
+type DeployVFolderV2Input struct {
+	ProjectID            string                         `json:"projectId"`
+	RevisionPresetID     string                         `json:"revisionPresetId"`
+	ResourceGroup        string                         `json:"resourceGroup"`
+	DesiredReplicaCount  int                            `json:"desiredReplicaCount"`
+	OpenToPublic         *bool                          `json:"openToPublic,omitempty"`
+	ReplicaCount         *int                           `json:"replicaCount,omitempty"`
+	RevisionHistoryLimit *int                           `json:"revisionHistoryLimit,omitempty"`
+	DeploymentStrategy   *PresetDeploymentStrategyInput `json:"deploymentStrategy,omitempty"`
+}
+
+type DeploymentFilter struct {
+	Name          *StringFilter           `json:"name,omitempty"`
+	Status        *DeploymentStatusFilter `json:"status,omitempty"`
+	OpenToPublic  *bool                   `json:"openToPublic,omitempty"`
+	Tags          *StringFilter           `json:"tags,omitempty"`
+	EndpointURL   *StringFilter           `json:"endpointUrl,omitempty"`
+	DomainName    *StringFilter           `json:"domainName,omitempty"`
+	ProjectID     *UUIDFilter             `json:"projectId,omitempty"`
+	ResourceGroup *StringFilter           `json:"resourceGroup,omitempty"`
+	CreatedUserID *UUIDFilter             `json:"createdUserId,omitempty"`
+	CreatedAt     *DateTimeFilter         `json:"createdAt,omitempty"`
+	DestroyedAt   *NullableDateTimeFilter `json:"destroyedAt,omitempty"`
+	And           []*DeploymentFilter     `json:"AND,omitempty"`
+	Or            []*DeploymentFilter     `json:"OR,omitempty"`
+	Not           []*DeploymentFilter     `json:"NOT,omitempty"`
+}
+
+type DeploymentOrderBy struct {
+	Field     DeploymentOrderField `json:"field"`
+	Direction OrderDirection       `json:"direction"`
+}
+
+type DeploymentRevisionPreset struct {
+	ID                 string                    `json:"id"`
+	Name               *string                   `json:"name,omitempty"`
+	Description        *string                   `json:"description,omitempty"`
+	RuntimeVariantID   *string                   `json:"runtimeVariantId,omitempty"`
+	RuntimeVariant     *RuntimeVariantNode       `json:"runtimeVariant,omitempty"`
+	Cluster            *PresetCluster            `json:"cluster,omitempty"`
+	Execution          *PresetExecution          `json:"execution,omitempty"`
+	Resource           *PresetResource           `json:"resource,omitempty"`
+	ResourceSlots      []*ResourceSlotQuantity   `json:"resourceSlots,omitempty"`
+	DeploymentDefaults *PresetDeploymentDefaults `json:"deploymentDefaults,omitempty"`
+	PresetValues       []*PresetValue            `json:"presetValues,omitempty"`
+}
+
+func (DeploymentRevisionPreset) IsNode()            {}
+func (this DeploymentRevisionPreset) GetID() string { return this.ID }
+
+type DeploymentRevisionPresetConnection struct {
+	PageInfo *PageInfo                       `json:"pageInfo"`
+	Edges    []*DeploymentRevisionPresetEdge `json:"edges"`
+	Count    *int                            `json:"count,omitempty"`
+}
+
+type DeploymentRevisionPresetEdge struct {
+	Node   *DeploymentRevisionPreset `json:"node,omitempty"`
+	Cursor string                    `json:"cursor"`
+}
+
+type DeploymentStatusFilter struct {
+	In        []DeploymentStatus `json:"in,omitempty"`
+	Equals    *DeploymentStatus  `json:"equals,omitempty"`
+	NotIn     []DeploymentStatus `json:"notIn,omitempty"`
+	NotEquals *DeploymentStatus  `json:"notEquals,omitempty"`
+}
+
+type DeploymentStrategy struct {
+	Type *DeploymentStrategyType `json:"type,omitempty"`
+}
+
+type DeploymentStrategyInput struct {
+	Type          DeploymentStrategyType    `json:"type"`
+	RollingUpdate *RollingUpdateConfigInput `json:"rollingUpdate,omitempty"`
+	BlueGreen     *BlueGreenConfigInput     `json:"blueGreen,omitempty"`
+}
+
 type Domain struct {
 	Name                    *string    `json:"name,omitempty"`
 	Description             *string    `json:"description,omitempty"`
@@ -270,6 +757,167 @@ type Domain struct {
 	AllowedVfolderHosts     *string    `json:"allowed_vfolder_hosts,omitempty"`
 	AllowedDockerRegistries []*string  `json:"allowed_docker_registries,omitempty"`
 	IntegrationID           *string    `json:"integration_id,omitempty"`
+}
+
+type DomainInput struct {
+	Description             *string   `json:"description,omitempty"`
+	IsActive                *bool     `json:"is_active,omitempty"`
+	TotalResourceSlots      *string   `json:"total_resource_slots,omitempty"`
+	AllowedVfolderHosts     *string   `json:"allowed_vfolder_hosts,omitempty"`
+	AllowedDockerRegistries []*string `json:"allowed_docker_registries,omitempty"`
+	IntegrationID           *string   `json:"integration_id,omitempty"`
+}
+
+type DomainReply struct {
+	Ok     *bool   `json:"ok,omitempty"`
+	Msg    *string `json:"msg,omitempty"`
+	Domain *Domain `json:"domain,omitempty"`
+}
+
+type DomainScope struct {
+	DomainName string `json:"domainName"`
+}
+
+type Endpoint struct {
+	ID                    *string              `json:"id,omitempty"`
+	EndpointID            *string              `json:"endpoint_id,omitempty"`
+	Name                  *string              `json:"name,omitempty"`
+	Image                 *string              `json:"image,omitempty"`
+	ImageObject           *ImageNode           `json:"image_object,omitempty"`
+	Domain                *string              `json:"domain,omitempty"`
+	Project               *string              `json:"project,omitempty"`
+	ResourceGroup         *string              `json:"resource_group,omitempty"`
+	ResourceSlots         *string              `json:"resource_slots,omitempty"`
+	ResourceOpts          *string              `json:"resource_opts,omitempty"`
+	URL                   *string              `json:"url,omitempty"`
+	Model                 *string              `json:"model,omitempty"`
+	ModelDefinitionPath   *string              `json:"model_definition_path,omitempty"`
+	ModelMountDestination *string              `json:"model_mount_destination,omitempty"`
+	ModelMountDestiation  *string              `json:"model_mount_destiation,omitempty"`
+	ExtraMounts           []*VirtualFolderNode `json:"extra_mounts,omitempty"`
+	CreatedUser           *string              `json:"created_user,omitempty"`
+	CreatedUserEmail      *string              `json:"created_user_email,omitempty"`
+	SessionOwner          *string              `json:"session_owner,omitempty"`
+	SessionOwnerEmail     *string              `json:"session_owner_email,omitempty"`
+	Tag                   *string              `json:"tag,omitempty"`
+	StartupCommand        *string              `json:"startup_command,omitempty"`
+	BootstrapScript       *string              `json:"bootstrap_script,omitempty"`
+	CallbackURL           *string              `json:"callback_url,omitempty"`
+	Environ               *string              `json:"environ,omitempty"`
+	Replicas              *int                 `json:"replicas,omitempty"`
+	DesiredSessionCount   *int                 `json:"desired_session_count,omitempty"`
+	ClusterMode           *string              `json:"cluster_mode,omitempty"`
+	ClusterSize           *int                 `json:"cluster_size,omitempty"`
+	OpenToPublic          *bool                `json:"open_to_public,omitempty"`
+	RuntimeVariant        *RuntimeVariantInfo  `json:"runtime_variant,omitempty"`
+	CreatedAt             *time.Time           `json:"created_at,omitempty"`
+	DestroyedAt           *time.Time           `json:"destroyed_at,omitempty"`
+	Routings              []*EndpointRouting   `json:"routings,omitempty"`
+	Errors                []*EndpointError     `json:"errors,omitempty"`
+	Retries               *int                 `json:"retries,omitempty"`
+	Status                *string              `json:"status,omitempty"`
+	LifecycleStage        *string              `json:"lifecycle_stage,omitempty"`
+}
+
+type EndpointAutoScalingRuleConnection struct {
+	PageInfo *PageInfo                      `json:"pageInfo"`
+	Edges    []*EndpointAutoScalingRuleEdge `json:"edges"`
+	Count    *int                           `json:"count,omitempty"`
+}
+
+type EndpointAutoScalingRuleEdge struct {
+	Node   *EndpointAutoScalingRuleNode `json:"node,omitempty"`
+	Cursor string                       `json:"cursor"`
+}
+
+type EndpointAutoScalingRuleNode struct {
+	ID              string                       `json:"id"`
+	RowID           *string                      `json:"row_id,omitempty"`
+	MetricSource    *AutoScalingMetricSource     `json:"metric_source,omitempty"`
+	MetricName      *string                      `json:"metric_name,omitempty"`
+	Threshold       *string                      `json:"threshold,omitempty"`
+	Comparator      *AutoScalingMetricComparator `json:"comparator,omitempty"`
+	StepSize        *int                         `json:"step_size,omitempty"`
+	CooldownSeconds *int                         `json:"cooldown_seconds,omitempty"`
+	MinReplicas     *int                         `json:"min_replicas,omitempty"`
+	MaxReplicas     *int                         `json:"max_replicas,omitempty"`
+	CreatedAt       *time.Time                   `json:"created_at,omitempty"`
+	LastTriggeredAt *time.Time                   `json:"last_triggered_at,omitempty"`
+	Endpoint        *string                      `json:"endpoint,omitempty"`
+}
+
+func (EndpointAutoScalingRuleNode) IsNode()            {}
+func (this EndpointAutoScalingRuleNode) GetID() string { return this.ID }
+
+type EndpointAutoScalingRuleReply struct {
+	Ok   *bool                        `json:"ok,omitempty"`
+	Msg  *string                      `json:"msg,omitempty"`
+	Rule *EndpointAutoScalingRuleNode `json:"rule,omitempty"`
+}
+
+type EndpointError struct {
+	SessionID *string                `json:"session_id,omitempty"`
+	Errors    []*EndpointErrorDetail `json:"errors,omitempty"`
+}
+
+type EndpointErrorDetail struct {
+	Repr *string `json:"repr,omitempty"`
+}
+
+type EndpointList struct {
+	Items      []*Endpoint `json:"items,omitempty"`
+	TotalCount *int        `json:"total_count,omitempty"`
+}
+
+type EndpointRouting struct {
+	ID           *string  `json:"id,omitempty"`
+	RoutingID    *string  `json:"routing_id,omitempty"`
+	Endpoint     *string  `json:"endpoint,omitempty"`
+	Session      *string  `json:"session,omitempty"`
+	Status       *string  `json:"status,omitempty"`
+	TrafficRatio *float64 `json:"traffic_ratio,omitempty"`
+	ErrorData    *string  `json:"error_data,omitempty"`
+}
+
+type EndpointToken struct {
+	ID           *string    `json:"id,omitempty"`
+	Token        *string    `json:"token,omitempty"`
+	EndpointID   *string    `json:"endpoint_id,omitempty"`
+	Domain       *string    `json:"domain,omitempty"`
+	Project      *string    `json:"project,omitempty"`
+	SessionOwner *string    `json:"session_owner,omitempty"`
+	CreatedAt    *time.Time `json:"created_at,omitempty"`
+	ValidUntil   *time.Time `json:"valid_until,omitempty"`
+}
+
+type EndpointTokenList struct {
+	Items      []*EndpointToken `json:"items,omitempty"`
+	TotalCount *int             `json:"total_count,omitempty"`
+}
+
+type EntityTimestamps struct {
+	CreatedAt  *time.Time `json:"createdAt,omitempty"`
+	ModifiedAt *time.Time `json:"modifiedAt,omitempty"`
+}
+
+type EntityTypeScope struct {
+	EntityType RBACElementType `json:"entityType"`
+	EntityID   string          `json:"entityId"`
+}
+
+type EnvironmentVariableEntryInput struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+type EnvironmentVariablesInput struct {
+	Entries []*EnvironmentVariableEntryInput `json:"entries"`
+}
+
+type ExtraVFolderMountInput struct {
+	VfolderID        string  `json:"vfolderId"`
+	MountDestination *string `json:"mountDestination,omitempty"`
+	Subpath          *string `json:"subpath,omitempty"`
 }
 
 type Group struct {
@@ -283,7 +931,69 @@ type Group struct {
 	TotalResourceSlots  *string    `json:"total_resource_slots,omitempty"`
 	AllowedVfolderHosts *string    `json:"allowed_vfolder_hosts,omitempty"`
 	IntegrationID       *string    `json:"integration_id,omitempty"`
+	ResourcePolicy      *string    `json:"resource_policy,omitempty"`
 	Type                *string    `json:"type,omitempty"`
+	ContainerRegistry   *string    `json:"container_registry,omitempty"`
+	ScalingGroups       []*string  `json:"scaling_groups,omitempty"`
+}
+
+type GroupConnection struct {
+	PageInfo *PageInfo    `json:"pageInfo"`
+	Edges    []*GroupEdge `json:"edges"`
+	Count    *int         `json:"count,omitempty"`
+}
+
+type GroupEdge struct {
+	Node   *GroupNode `json:"node,omitempty"`
+	Cursor string     `json:"cursor"`
+}
+
+type GroupInput struct {
+	Type                *string `json:"type,omitempty"`
+	Description         *string `json:"description,omitempty"`
+	IsActive            *bool   `json:"is_active,omitempty"`
+	DomainName          string  `json:"domain_name"`
+	TotalResourceSlots  *string `json:"total_resource_slots,omitempty"`
+	AllowedVfolderHosts *string `json:"allowed_vfolder_hosts,omitempty"`
+	IntegrationID       *string `json:"integration_id,omitempty"`
+	ResourcePolicy      *string `json:"resource_policy,omitempty"`
+	ContainerRegistry   *string `json:"container_registry,omitempty"`
+}
+
+type GroupMember struct {
+	UUID     *string `json:"uuid,omitempty"`
+	Email    *string `json:"email,omitempty"`
+	FullName *string `json:"full_name,omitempty"`
+	Status   *string `json:"status,omitempty"`
+	IsAdmin  *bool   `json:"is_admin,omitempty"`
+}
+
+type GroupNode struct {
+	ID                  string     `json:"id"`
+	RowID               *string    `json:"row_id,omitempty"`
+	Name                *string    `json:"name,omitempty"`
+	Description         *string    `json:"description,omitempty"`
+	IsActive            *bool      `json:"is_active,omitempty"`
+	CreatedAt           *time.Time `json:"created_at,omitempty"`
+	ModifiedAt          *time.Time `json:"modified_at,omitempty"`
+	DomainName          *string    `json:"domain_name,omitempty"`
+	TotalResourceSlots  *string    `json:"total_resource_slots,omitempty"`
+	AllowedVfolderHosts *string    `json:"allowed_vfolder_hosts,omitempty"`
+	IntegrationID       *string    `json:"integration_id,omitempty"`
+	ResourcePolicy      *string    `json:"resource_policy,omitempty"`
+	Type                *string    `json:"type,omitempty"`
+	ContainerRegistry   *string    `json:"container_registry,omitempty"`
+	ScalingGroups       []*string  `json:"scaling_groups,omitempty"`
+	RegistryQuota       *int64     `json:"registry_quota,omitempty"`
+}
+
+func (GroupNode) IsNode()            {}
+func (this GroupNode) GetID() string { return this.ID }
+
+type GroupReply struct {
+	Ok    *bool   `json:"ok,omitempty"`
+	Msg   *string `json:"msg,omitempty"`
+	Group *Group  `json:"group,omitempty"`
 }
 
 type Image struct {
@@ -308,27 +1018,85 @@ type Image struct {
 	LastUsedAt            *time.Time       `json:"last_used_at,omitempty"`
 }
 
+type ImageConnection struct {
+	PageInfo *PageInfo    `json:"pageInfo"`
+	Edges    []*ImageEdge `json:"edges"`
+	Count    *int         `json:"count,omitempty"`
+}
+
+type ImageEdge struct {
+	Node   *ImageNode `json:"node,omitempty"`
+	Cursor string     `json:"cursor"`
+}
+
+type ImageIdentity struct {
+	CanonicalName *string `json:"canonicalName,omitempty"`
+	Architecture  *string `json:"architecture,omitempty"`
+}
+
+type ImageInput struct {
+	ID string `json:"id"`
+}
+
 type ImageNode struct {
-	ID            string    `json:"id"`
-	RowID         *string   `json:"row_id,omitempty"`
-	Name          *string   `json:"name,omitempty"`
-	BaseImageName *string   `json:"base_image_name,omitempty"`
-	Namespace     *string   `json:"namespace,omitempty"`
-	HumanizedName *string   `json:"humanized_name,omitempty"`
-	Registry      *string   `json:"registry,omitempty"`
-	Architecture  *string   `json:"architecture,omitempty"`
-	Tag           *string   `json:"tag,omitempty"`
-	Tags          []*KVPair `json:"tags,omitempty"`
-	Version       *string   `json:"version,omitempty"`
-	Digest        *string   `json:"digest,omitempty"`
-	Labels        []*KVPair `json:"labels,omitempty"`
-	SizeBytes     *int64    `json:"size_bytes,omitempty"`
+	ID                    string           `json:"id"`
+	RowID                 *string          `json:"row_id,omitempty"`
+	Name                  *string          `json:"name,omitempty"`
+	BaseImageName         *string          `json:"base_image_name,omitempty"`
+	Namespace             *string          `json:"namespace,omitempty"`
+	HumanizedName         *string          `json:"humanized_name,omitempty"`
+	Registry              *string          `json:"registry,omitempty"`
+	Architecture          *string          `json:"architecture,omitempty"`
+	Tag                   *string          `json:"tag,omitempty"`
+	Tags                  []*KVPair        `json:"tags,omitempty"`
+	Version               *string          `json:"version,omitempty"`
+	Digest                *string          `json:"digest,omitempty"`
+	Labels                []*KVPair        `json:"labels,omitempty"`
+	SizeBytes             *int64           `json:"size_bytes,omitempty"`
+	Installed             *bool            `json:"installed,omitempty"`
+	IsLocal               *bool            `json:"is_local,omitempty"`
+	Aliases               []*string        `json:"aliases,omitempty"`
+	ResourceLimits        []*ResourceLimit `json:"resource_limits,omitempty"`
+	SupportedAccelerators []*string        `json:"supported_accelerators,omitempty"`
 }
 
 func (ImageNode) IsNode()            {}
 func (this ImageNode) GetID() string { return this.ID }
 
+type ImageV2 struct {
+	ID       string         `json:"id"`
+	Identity *ImageIdentity `json:"identity,omitempty"`
+}
+
+func (ImageV2) IsNode()            {}
+func (this ImageV2) GetID() string { return this.ID }
+
+type IntArrayFilter struct {
+	Contains    *int  `json:"contains,omitempty"`
+	ContainsAny []int `json:"containsAny,omitempty"`
+	ContainsAll []int `json:"containsAll,omitempty"`
+}
+
+type IntFilter struct {
+	Equals             *int `json:"equals,omitempty"`
+	NotEquals          *int `json:"notEquals,omitempty"`
+	GreaterThan        *int `json:"greaterThan,omitempty"`
+	GreaterThanOrEqual *int `json:"greaterThanOrEqual,omitempty"`
+	LessThan           *int `json:"lessThan,omitempty"`
+	LessThanOrEqual    *int `json:"lessThanOrEqual,omitempty"`
+}
+
+type IntOrPercentInput struct {
+	Count   *int     `json:"count,omitempty"`
+	Percent *float64 `json:"percent,omitempty"`
+}
+
 type KVPair struct {
+	Key   *string `json:"key,omitempty"`
+	Value *string `json:"value,omitempty"`
+}
+
+type KVPairInput struct {
 	Key   *string `json:"key,omitempty"`
 	Value *string `json:"value,omitempty"`
 }
@@ -378,26 +1146,38 @@ func (KernelNode) IsNode()            {}
 func (this KernelNode) GetID() string { return this.ID }
 
 type KeyPair struct {
-	ID              *string    `json:"id,omitempty"`
-	UserID          *string    `json:"user_id,omitempty"`
-	UserInfo        *UserInfo  `json:"user_info,omitempty"`
-	User            *string    `json:"user,omitempty"`
-	Projects        []*string  `json:"projects,omitempty"`
-	AccessKey       *string    `json:"access_key,omitempty"`
-	SecretKey       *string    `json:"secret_key,omitempty"`
-	IsActive        *bool      `json:"is_active,omitempty"`
-	IsAdmin         *bool      `json:"is_admin,omitempty"`
-	ResourcePolicy  *string    `json:"resource_policy,omitempty"`
-	CreatedAt       *time.Time `json:"created_at,omitempty"`
-	ModifiedAt      *time.Time `json:"modified_at,omitempty"`
-	LastUsed        *time.Time `json:"last_used,omitempty"`
-	RateLimit       *int       `json:"rate_limit,omitempty"`
-	NumQueries      *int       `json:"num_queries,omitempty"`
-	ConcurrencyUsed *int       `json:"concurrency_used,omitempty"`
-	SSHPublicKey    *string    `json:"ssh_public_key,omitempty"`
-	SSHPrivateKey   *string    `json:"ssh_private_key,omitempty"`
-	Dotfiles        *string    `json:"dotfiles,omitempty"`
-	BootstrapScript *string    `json:"bootstrap_script,omitempty"`
+	ID               *string    `json:"id,omitempty"`
+	UserID           *string    `json:"user_id,omitempty"`
+	UserInfo         *UserInfo  `json:"user_info,omitempty"`
+	User             *string    `json:"user,omitempty"`
+	Projects         []*string  `json:"projects,omitempty"`
+	AccessKey        *string    `json:"access_key,omitempty"`
+	SecretKey        *string    `json:"secret_key,omitempty"`
+	IsActive         *bool      `json:"is_active,omitempty"`
+	IsAdmin          *bool      `json:"is_admin,omitempty"`
+	ResourcePolicy   *string    `json:"resource_policy,omitempty"`
+	CreatedAt        *time.Time `json:"created_at,omitempty"`
+	ModifiedAt       *time.Time `json:"modified_at,omitempty"`
+	LastUsed         *time.Time `json:"last_used,omitempty"`
+	RateLimit        *int       `json:"rate_limit,omitempty"`
+	NumQueries       *int       `json:"num_queries,omitempty"`
+	ConcurrencyUsed  *int       `json:"concurrency_used,omitempty"`
+	SSHPublicKey     *string    `json:"ssh_public_key,omitempty"`
+	SSHPrivateKey    *string    `json:"ssh_private_key,omitempty"`
+	Dotfiles         *string    `json:"dotfiles,omitempty"`
+	BootstrapScript  *string    `json:"bootstrap_script,omitempty"`
+	ConcurrencyLimit *int       `json:"concurrency_limit,omitempty"`
+	IsMain           *bool      `json:"is_main,omitempty"`
+	ExpiresAt        *time.Time `json:"expires_at,omitempty"`
+	ReplacedBy       *string    `json:"replaced_by,omitempty"`
+}
+
+type KeyPairInput struct {
+	IsActive         *bool  `json:"is_active,omitempty"`
+	IsAdmin          *bool  `json:"is_admin,omitempty"`
+	ResourcePolicy   string `json:"resource_policy"`
+	ConcurrencyLimit *int   `json:"concurrency_limit,omitempty"`
+	RateLimit        int    `json:"rate_limit"`
 }
 
 type KeyPairList struct {
@@ -421,6 +1201,286 @@ type KeyPairResourcePolicy struct {
 	AllowedVfolderHosts            *string    `json:"allowed_vfolder_hosts,omitempty"`
 	MaxVfolderCount                *int       `json:"max_vfolder_count,omitempty"`
 	MaxVfolderSize                 *int64     `json:"max_vfolder_size,omitempty"`
+	MaxQuotaScopeSize              *int64     `json:"max_quota_scope_size,omitempty"`
+}
+
+type ModelCard struct {
+	ID           string             `json:"id"`
+	RowID        *string            `json:"row_id,omitempty"`
+	Name         *string            `json:"name,omitempty"`
+	Author       *string            `json:"author,omitempty"`
+	Title        *string            `json:"title,omitempty"`
+	Version      *string            `json:"version,omitempty"`
+	CreatedAt    *time.Time         `json:"created_at,omitempty"`
+	ModifiedAt   *time.Time         `json:"modified_at,omitempty"`
+	Description  *string            `json:"description,omitempty"`
+	Task         *string            `json:"task,omitempty"`
+	Category     *string            `json:"category,omitempty"`
+	Architecture *string            `json:"architecture,omitempty"`
+	Framework    []*string          `json:"framework,omitempty"`
+	Label        []*string          `json:"label,omitempty"`
+	License      *string            `json:"license,omitempty"`
+	MinResource  *string            `json:"min_resource,omitempty"`
+	Readme       *string            `json:"readme,omitempty"`
+	ErrorMsg     *string            `json:"error_msg,omitempty"`
+	Vfolder      *VirtualFolder     `json:"vfolder,omitempty"`
+	VfolderNode  *VirtualFolderNode `json:"vfolder_node,omitempty"`
+}
+
+func (ModelCard) IsNode()            {}
+func (this ModelCard) GetID() string { return this.ID }
+
+type ModelCardConnection struct {
+	PageInfo *PageInfo        `json:"pageInfo"`
+	Edges    []*ModelCardEdge `json:"edges"`
+	Count    *int             `json:"count,omitempty"`
+}
+
+type ModelCardEdge struct {
+	Node   *ModelCard `json:"node,omitempty"`
+	Cursor string     `json:"cursor"`
+}
+
+type ModelConfigInput struct {
+	Name      *string                  `json:"name,omitempty"`
+	ModelPath *string                  `json:"modelPath,omitempty"`
+	Service   *ModelServiceConfigInput `json:"service,omitempty"`
+	Metadata  *ModelMetadataInput      `json:"metadata,omitempty"`
+}
+
+type ModelDefinition struct {
+	Models []*ModelDefinitionEntry `json:"models,omitempty"`
+}
+
+type ModelDefinitionEntry struct {
+	Name      *string                  `json:"name,omitempty"`
+	ModelPath *string                  `json:"modelPath,omitempty"`
+	Metadata  *ModelDefinitionMetadata `json:"metadata,omitempty"`
+	Service   *ModelDefinitionService  `json:"service,omitempty"`
+}
+
+type ModelDefinitionInput struct {
+	Models []*ModelConfigInput `json:"models,omitempty"`
+}
+
+type ModelDefinitionMetadata struct {
+	Version *string `json:"version,omitempty"`
+}
+
+type ModelDefinitionService struct {
+	StartCommand    []string          `json:"startCommand,omitempty"`
+	Shell           *string           `json:"shell,omitempty"`
+	Port            *int              `json:"port,omitempty"`
+	PreStartActions []*PreStartAction `json:"preStartActions,omitempty"`
+	HealthCheck     *ModelHealthCheck `json:"healthCheck,omitempty"`
+}
+
+type ModelDeployment struct {
+	ID                        string                        `json:"id"`
+	CurrentRevisionID         *string                       `json:"currentRevisionId,omitempty"`
+	DeployingRevisionID       *string                       `json:"deployingRevisionId,omitempty"`
+	Metadata                  *ModelDeploymentMetadata      `json:"metadata,omitempty"`
+	NetworkAccess             *ModelDeploymentNetworkAccess `json:"networkAccess,omitempty"`
+	DefaultDeploymentStrategy *DeploymentStrategy           `json:"defaultDeploymentStrategy,omitempty"`
+	ReplicaState              *ReplicaState                 `json:"replicaState,omitempty"`
+	Replicas                  *ModelReplicaConnection       `json:"replicas,omitempty"`
+	AccessTokens              *AccessTokenConnection        `json:"accessTokens,omitempty"`
+	AutoScalingRules          *AutoScalingRuleConnection    `json:"autoScalingRules,omitempty"`
+	RevisionHistory           *ModelRevisionConnection      `json:"revisionHistory,omitempty"`
+}
+
+func (ModelDeployment) IsNode()            {}
+func (this ModelDeployment) GetID() string { return this.ID }
+
+type ModelDeploymentConnection struct {
+	PageInfo *PageInfo              `json:"pageInfo"`
+	Edges    []*ModelDeploymentEdge `json:"edges"`
+	Count    *int                   `json:"count,omitempty"`
+}
+
+type ModelDeploymentEdge struct {
+	Node   *ModelDeployment `json:"node,omitempty"`
+	Cursor string           `json:"cursor"`
+}
+
+type ModelDeploymentMetadata struct {
+	ProjectID         *string           `json:"projectId,omitempty"`
+	DomainName        *string           `json:"domainName,omitempty"`
+	Name              *string           `json:"name,omitempty"`
+	Status            *DeploymentStatus `json:"status,omitempty"`
+	Tags              []string          `json:"tags,omitempty"`
+	CreatedAt         *time.Time        `json:"createdAt,omitempty"`
+	UpdatedAt         *time.Time        `json:"updatedAt,omitempty"`
+	ResourceGroupName *string           `json:"resourceGroupName,omitempty"`
+}
+
+type ModelDeploymentMetadataInput struct {
+	ProjectID         string   `json:"projectId"`
+	DomainName        string   `json:"domainName"`
+	ResourceGroupName string   `json:"resourceGroupName"`
+	Name              *string  `json:"name,omitempty"`
+	Tags              []string `json:"tags,omitempty"`
+}
+
+type ModelDeploymentNetworkAccess struct {
+	EndpointURL         *string `json:"endpointUrl,omitempty"`
+	PreferredDomainName *string `json:"preferredDomainName,omitempty"`
+	OpenToPublic        *bool   `json:"openToPublic,omitempty"`
+}
+
+type ModelDeploymentNetworkAccessInput struct {
+	PreferredDomainName *string `json:"preferredDomainName,omitempty"`
+	OpenToPublic        bool    `json:"openToPublic"`
+}
+
+type ModelDeploymentPayload struct {
+	Deployment *ModelDeployment `json:"deployment,omitempty"`
+}
+
+type ModelHealthCheck struct {
+	Path               *string  `json:"path,omitempty"`
+	InitialDelay       *float64 `json:"initialDelay,omitempty"`
+	MaxRetries         *int     `json:"maxRetries,omitempty"`
+	Interval           *float64 `json:"interval,omitempty"`
+	MaxWaitTime        *float64 `json:"maxWaitTime,omitempty"`
+	ExpectedStatusCode *int     `json:"expectedStatusCode,omitempty"`
+}
+
+type ModelHealthCheckInput struct {
+	Enable             bool     `json:"enable"`
+	Interval           *float64 `json:"interval,omitempty"`
+	Path               *string  `json:"path,omitempty"`
+	MaxRetries         *int     `json:"maxRetries,omitempty"`
+	MaxWaitTime        *float64 `json:"maxWaitTime,omitempty"`
+	ExpectedStatusCode *int     `json:"expectedStatusCode,omitempty"`
+	InitialDelay       *float64 `json:"initialDelay,omitempty"`
+}
+
+type ModelMetadataInput struct {
+	Author       *string  `json:"author,omitempty"`
+	Title        *string  `json:"title,omitempty"`
+	Version      *string  `json:"version,omitempty"`
+	Created      *string  `json:"created,omitempty"`
+	LastModified *string  `json:"lastModified,omitempty"`
+	Description  *string  `json:"description,omitempty"`
+	Task         *string  `json:"task,omitempty"`
+	Category     *string  `json:"category,omitempty"`
+	Architecture *string  `json:"architecture,omitempty"`
+	Framework    []string `json:"framework,omitempty"`
+	Label        []string `json:"label,omitempty"`
+	License      *string  `json:"license,omitempty"`
+	MinResource  any      `json:"minResource,omitempty"`
+}
+
+type ModelMountConfig struct {
+	VfolderID        *string            `json:"vfolderId,omitempty"`
+	Vfolder          *VirtualFolderNode `json:"vfolder,omitempty"`
+	MountDestination *string            `json:"mountDestination,omitempty"`
+	MountPerm        *string            `json:"mountPerm,omitempty"`
+	DefinitionPath   *string            `json:"definitionPath,omitempty"`
+}
+
+type ModelMountConfigInput struct {
+	VfolderID        string  `json:"vfolderId"`
+	MountDestination string  `json:"mountDestination"`
+	DefinitionPath   *string `json:"definitionPath,omitempty"`
+	Subpath          *string `json:"subpath,omitempty"`
+}
+
+type ModelReplica struct {
+	ID            string         `json:"id"`
+	SessionID     *string        `json:"sessionId,omitempty"`
+	RevisionID    *string        `json:"revisionId,omitempty"`
+	Status        *ReplicaStatus `json:"status,omitempty"`
+	TrafficStatus *TrafficStatus `json:"trafficStatus,omitempty"`
+	HealthStatus  *string        `json:"healthStatus,omitempty"`
+	CreatedAt     *time.Time     `json:"createdAt,omitempty"`
+	Revision      *ModelRevision `json:"revision,omitempty"`
+}
+
+func (ModelReplica) IsNode()            {}
+func (this ModelReplica) GetID() string { return this.ID }
+
+type ModelReplicaConnection struct {
+	PageInfo *PageInfo           `json:"pageInfo"`
+	Edges    []*ModelReplicaEdge `json:"edges"`
+	Count    *int                `json:"count,omitempty"`
+}
+
+type ModelReplicaEdge struct {
+	Node   *ModelReplica `json:"node,omitempty"`
+	Cursor string        `json:"cursor"`
+}
+
+type ModelRevision struct {
+	ID                 string                  `json:"id"`
+	RevisionNumber     *int                    `json:"revisionNumber,omitempty"`
+	CreatedAt          *time.Time              `json:"createdAt,omitempty"`
+	ClusterConfig      *ClusterConfig          `json:"clusterConfig,omitempty"`
+	ResourceConfig     *ResourceConfig         `json:"resourceConfig,omitempty"`
+	ResourceSlots      []*ResourceSlotQuantity `json:"resourceSlots,omitempty"`
+	ModelRuntimeConfig *ModelRuntimeConfig     `json:"modelRuntimeConfig,omitempty"`
+	ModelMountConfig   *ModelMountConfig       `json:"modelMountConfig,omitempty"`
+	ExtraMounts        []*ModelMountConfig     `json:"extraMounts,omitempty"`
+	ModelDefinition    *ModelDefinition        `json:"modelDefinition,omitempty"`
+	ImageV2            *ImageV2                `json:"imageV2,omitempty"`
+}
+
+func (ModelRevision) IsNode()            {}
+func (this ModelRevision) GetID() string { return this.ID }
+
+type ModelRevisionConnection struct {
+	PageInfo *PageInfo            `json:"pageInfo"`
+	Edges    []*ModelRevisionEdge `json:"edges"`
+	Count    *int                 `json:"count,omitempty"`
+}
+
+type ModelRevisionEdge struct {
+	Node   *ModelRevision `json:"node,omitempty"`
+	Cursor string         `json:"cursor"`
+}
+
+type ModelRevisionFilter struct {
+	RevisionNumber *IntFilter             `json:"revisionNumber,omitempty"`
+	DeploymentID   *string                `json:"deploymentId,omitempty"`
+	ImageID        *UUIDFilter            `json:"imageId,omitempty"`
+	ModelVfolderID *UUIDFilter            `json:"modelVfolderId,omitempty"`
+	ResourceGroup  *StringFilter          `json:"resourceGroup,omitempty"`
+	ClusterMode    *StringFilter          `json:"clusterMode,omitempty"`
+	CreatedAt      *DateTimeFilter        `json:"createdAt,omitempty"`
+	And            []*ModelRevisionFilter `json:"AND,omitempty"`
+	Or             []*ModelRevisionFilter `json:"OR,omitempty"`
+	Not            []*ModelRevisionFilter `json:"NOT,omitempty"`
+}
+
+type ModelRevisionOrderBy struct {
+	Field     ModelRevisionOrderField `json:"field"`
+	Direction OrderDirection          `json:"direction"`
+}
+
+type ModelRevisionPayload struct {
+	Revision *ModelRevision `json:"revision,omitempty"`
+}
+
+type ModelRuntimeConfig struct {
+	RuntimeVariant         *RuntimeVariantNode `json:"runtimeVariant,omitempty"`
+	RuntimeVariantID       *string             `json:"runtimeVariantId,omitempty"`
+	InferenceRuntimeConfig any                 `json:"inferenceRuntimeConfig,omitempty"`
+	Environ                *NamedValues        `json:"environ,omitempty"`
+}
+
+type ModelRuntimeConfigInput struct {
+	RuntimeVariantID           string                            `json:"runtimeVariantId"`
+	Environ                    *EnvironmentVariablesInput        `json:"environ,omitempty"`
+	RuntimeVariantPresetValues []*RuntimeVariantPresetValueInput `json:"runtimeVariantPresetValues,omitempty"`
+}
+
+type ModelServiceConfigInput struct {
+	PreStartActions []*PreStartActionInput `json:"preStartActions,omitempty"`
+	StartCommand    []string               `json:"startCommand,omitempty"`
+	Shell           *string                `json:"shell,omitempty"`
+	Port            *int                   `json:"port,omitempty"`
+	HealthCheck     *ModelHealthCheckInput `json:"healthCheck,omitempty"`
 }
 
 type ModifyAgentInput struct {
@@ -440,6 +1500,19 @@ type ModifyComputeSessionPayload struct {
 	ClientMutationID *string         `json:"clientMutationId,omitempty"`
 }
 
+type ModifyContainerRegistryNodeInputV2 struct {
+	URL           *string        `json:"url,omitempty"`
+	Type          *string        `json:"type,omitempty"`
+	RegistryName  *string        `json:"registry_name,omitempty"`
+	IsGlobal      *bool          `json:"is_global,omitempty"`
+	Project       *string        `json:"project,omitempty"`
+	Username      *string        `json:"username,omitempty"`
+	Password      *string        `json:"password,omitempty"`
+	SslVerify     *bool          `json:"ssl_verify,omitempty"`
+	Extra         *string        `json:"extra,omitempty"`
+	AllowedGroups *AllowedGroups `json:"allowed_groups,omitempty"`
+}
+
 type ModifyDomainInput struct {
 	Name                    *string   `json:"name,omitempty"`
 	Description             *string   `json:"description,omitempty"`
@@ -448,6 +1521,12 @@ type ModifyDomainInput struct {
 	AllowedVfolderHosts     *string   `json:"allowed_vfolder_hosts,omitempty"`
 	AllowedDockerRegistries []*string `json:"allowed_docker_registries,omitempty"`
 	IntegrationID           *string   `json:"integration_id,omitempty"`
+}
+
+type ModifyEndpointReply struct {
+	Ok       *bool     `json:"ok,omitempty"`
+	Msg      *string   `json:"msg,omitempty"`
+	Endpoint *Endpoint `json:"endpoint,omitempty"`
 }
 
 type ModifyGroupInput struct {
@@ -461,6 +1540,30 @@ type ModifyGroupInput struct {
 	AllowedVfolderHosts *string   `json:"allowed_vfolder_hosts,omitempty"`
 	IntegrationID       *string   `json:"integration_id,omitempty"`
 	ResourcePolicy      *string   `json:"resource_policy,omitempty"`
+	ContainerRegistry   *string   `json:"container_registry,omitempty"`
+}
+
+type ModifyImageInput struct {
+	Name                  *string               `json:"name,omitempty"`
+	Registry              *string               `json:"registry,omitempty"`
+	Image                 *string               `json:"image,omitempty"`
+	Tag                   *string               `json:"tag,omitempty"`
+	Architecture          *string               `json:"architecture,omitempty"`
+	IsLocal               *bool                 `json:"is_local,omitempty"`
+	SizeBytes             *int                  `json:"size_bytes,omitempty"`
+	Type                  *string               `json:"type,omitempty"`
+	Digest                *string               `json:"digest,omitempty"`
+	Labels                []*KVPairInput        `json:"labels,omitempty"`
+	SupportedAccelerators []*string             `json:"supported_accelerators,omitempty"`
+	ResourceLimits        []*ResourceLimitInput `json:"resource_limits,omitempty"`
+}
+
+type ModifyKeyPairInput struct {
+	IsActive         *bool   `json:"is_active,omitempty"`
+	IsAdmin          *bool   `json:"is_admin,omitempty"`
+	ResourcePolicy   *string `json:"resource_policy,omitempty"`
+	ConcurrencyLimit *int    `json:"concurrency_limit,omitempty"`
+	RateLimit        *int    `json:"rate_limit,omitempty"`
 }
 
 type ModifyKeyPairResourcePolicyInput struct {
@@ -477,6 +1580,14 @@ type ModifyKeyPairResourcePolicyInput struct {
 	AllowedVfolderHosts            *string `json:"allowed_vfolder_hosts,omitempty"`
 	MaxVfolderCount                *int    `json:"max_vfolder_count,omitempty"`
 	MaxVfolderSize                 *int64  `json:"max_vfolder_size,omitempty"`
+	MaxQuotaScopeSize              *int64  `json:"max_quota_scope_size,omitempty"`
+}
+
+type ModifyProjectResourcePolicyInput struct {
+	MaxVfolderCount   *int   `json:"max_vfolder_count,omitempty"`
+	MaxQuotaScopeSize *int64 `json:"max_quota_scope_size,omitempty"`
+	MaxVfolderSize    *int64 `json:"max_vfolder_size,omitempty"`
+	MaxNetworkCount   *int   `json:"max_network_count,omitempty"`
 }
 
 type ModifyResourcePresetInput struct {
@@ -516,6 +1627,24 @@ type ModifyUserInput struct {
 	ResourcePolicy     *string   `json:"resource_policy,omitempty"`
 	SudoSessionEnabled *bool     `json:"sudo_session_enabled,omitempty"`
 	MainAccessKey      *string   `json:"main_access_key,omitempty"`
+	ContainerUID       *int      `json:"container_uid,omitempty"`
+	ContainerMainGid   *int      `json:"container_main_gid,omitempty"`
+	ContainerGids      []*int    `json:"container_gids,omitempty"`
+}
+
+type ModifyUserReply struct {
+	Ok   *bool   `json:"ok,omitempty"`
+	Msg  *string `json:"msg,omitempty"`
+	User *User   `json:"user,omitempty"`
+}
+
+type ModifyUserResourcePolicyInput struct {
+	MaxConcurrentLogins            *int   `json:"max_concurrent_logins,omitempty"`
+	MaxVfolderCount                *int   `json:"max_vfolder_count,omitempty"`
+	MaxQuotaScopeSize              *int64 `json:"max_quota_scope_size,omitempty"`
+	MaxSessionCountPerModelSession *int   `json:"max_session_count_per_model_session,omitempty"`
+	MaxVfolderSize                 *int64 `json:"max_vfolder_size,omitempty"`
+	MaxCustomizedImageCount        *int   `json:"max_customized_image_count,omitempty"`
 }
 
 type MutationReply struct {
@@ -526,6 +1655,53 @@ type MutationReply struct {
 type Mutations struct {
 }
 
+type NamedValue struct {
+	Name  *string `json:"name,omitempty"`
+	Key   *string `json:"key,omitempty"`
+	Value *string `json:"value,omitempty"`
+}
+
+type NamedValues struct {
+	Entries []*NamedValue `json:"entries,omitempty"`
+}
+
+type NetworkConnection struct {
+	PageInfo *PageInfo      `json:"pageInfo"`
+	Edges    []*NetworkEdge `json:"edges"`
+	Count    *int           `json:"count,omitempty"`
+}
+
+type NetworkEdge struct {
+	Node   *NetworkNode `json:"node,omitempty"`
+	Cursor string       `json:"cursor"`
+}
+
+type NetworkNode struct {
+	ID        string     `json:"id"`
+	RowID     *string    `json:"row_id,omitempty"`
+	Name      *string    `json:"name,omitempty"`
+	RefName   *string    `json:"ref_name,omitempty"`
+	Driver    *string    `json:"driver,omitempty"`
+	CreatedAt *time.Time `json:"created_at,omitempty"`
+}
+
+func (NetworkNode) IsNode()            {}
+func (this NetworkNode) GetID() string { return this.ID }
+
+type NetworkReply struct {
+	Ok      *bool        `json:"ok,omitempty"`
+	Msg     *string      `json:"msg,omitempty"`
+	Network *NetworkNode `json:"network,omitempty"`
+}
+
+type NullableDateTimeFilter struct {
+	Before    *time.Time `json:"before,omitempty"`
+	After     *time.Time `json:"after,omitempty"`
+	Equals    *time.Time `json:"equals,omitempty"`
+	NotEquals *time.Time `json:"notEquals,omitempty"`
+	IsNull    *bool      `json:"isNull,omitempty"`
+}
+
 type PageInfo struct {
 	HasNextPage     bool    `json:"hasNextPage"`
 	HasPreviousPage bool    `json:"hasPreviousPage"`
@@ -533,12 +1709,61 @@ type PageInfo struct {
 	EndCursor       *string `json:"endCursor,omitempty"`
 }
 
+type PreStartAction struct {
+	Action *string `json:"action,omitempty"`
+	Args   any     `json:"args,omitempty"`
+}
+
+type PreStartActionInput struct {
+	Action string `json:"action"`
+	Args   any    `json:"args"`
+}
+
 type PredefinedAtomicPermission struct {
 	VfolderHostPermissionList []*string `json:"vfolder_host_permission_list,omitempty"`
 }
 
+type PresetCluster struct {
+	ClusterMode *ClusterMode `json:"clusterMode,omitempty"`
+	ClusterSize *int         `json:"clusterSize,omitempty"`
+}
+
+type PresetDeploymentDefaults struct {
+	OpenToPublic         *bool                   `json:"openToPublic,omitempty"`
+	ReplicaCount         *int                    `json:"replicaCount,omitempty"`
+	RevisionHistoryLimit *int                    `json:"revisionHistoryLimit,omitempty"`
+	DeploymentStrategy   *DeploymentStrategyType `json:"deploymentStrategy,omitempty"`
+}
+
+type PresetDeploymentStrategyInput struct {
+	Type          DeploymentStrategyType    `json:"type"`
+	RollingUpdate *RollingUpdateConfigInput `json:"rollingUpdate,omitempty"`
+	BlueGreen     *BlueGreenConfigInput     `json:"blueGreen,omitempty"`
+}
+
+type PresetExecution struct {
+	ImageID         *string       `json:"imageId,omitempty"`
+	StartupCommand  *string       `json:"startupCommand,omitempty"`
+	BootstrapScript *string       `json:"bootstrapScript,omitempty"`
+	Environ         []*NamedValue `json:"environ,omitempty"`
+}
+
+type PresetResource struct {
+	ResourceOpts []*NamedValue `json:"resourceOpts,omitempty"`
+}
+
+type PresetValue struct {
+	PresetID *string `json:"presetId,omitempty"`
+	Value    *string `json:"value,omitempty"`
+}
+
 type ProjectBasicInfo struct {
 	Name string `json:"name"`
+}
+
+type ProjectDomainNestedFilter struct {
+	Name     *StringFilter `json:"name,omitempty"`
+	IsActive *bool         `json:"isActive,omitempty"`
 }
 
 type ProjectResourcePolicy struct {
@@ -551,9 +1776,118 @@ type ProjectResourcePolicy struct {
 	MaxNetworkCount   *int      `json:"max_network_count,omitempty"`
 }
 
+type ProjectStorageInfo struct {
+	AllowedVfolderHosts []*VFolderHostPermissionEntry `json:"allowedVfolderHosts,omitempty"`
+}
+
+type ProjectTypeV2EnumFilter struct {
+	Equals    *ProjectTypeV2  `json:"equals,omitempty"`
+	In        []ProjectTypeV2 `json:"in_,omitempty"`
+	NotEquals *ProjectTypeV2  `json:"notEquals,omitempty"`
+	NotIn     []ProjectTypeV2 `json:"notIn,omitempty"`
+}
+
+type ProjectUserNestedFilter struct {
+	ID       *UUIDFilter   `json:"id,omitempty"`
+	Username *StringFilter `json:"username,omitempty"`
+	Email    *StringFilter `json:"email,omitempty"`
+	IsActive *bool         `json:"isActive,omitempty"`
+}
+
 type ProjectV2 struct {
-	ID        string            `json:"id"`
-	BasicInfo *ProjectBasicInfo `json:"basicInfo"`
+	ID        string              `json:"id"`
+	BasicInfo *ProjectBasicInfo   `json:"basicInfo"`
+	Storage   *ProjectStorageInfo `json:"storage,omitempty"`
+}
+
+func (ProjectV2) IsNode()            {}
+func (this ProjectV2) GetID() string { return this.ID }
+
+type ProjectV2Connection struct {
+	PageInfo *PageInfo        `json:"pageInfo"`
+	Edges    []*ProjectV2Edge `json:"edges"`
+	Count    *int             `json:"count,omitempty"`
+}
+
+type ProjectV2Edge struct {
+	Node   *ProjectV2 `json:"node,omitempty"`
+	Cursor string     `json:"cursor"`
+}
+
+type ProjectV2Filter struct {
+	ID         *UUIDFilter                `json:"id,omitempty"`
+	Name       *StringFilter              `json:"name,omitempty"`
+	DomainName *StringFilter              `json:"domainName,omitempty"`
+	Type       *ProjectTypeV2EnumFilter   `json:"type,omitempty"`
+	IsActive   *bool                      `json:"isActive,omitempty"`
+	CreatedAt  *DateTimeFilter            `json:"createdAt,omitempty"`
+	ModifiedAt *DateTimeFilter            `json:"modifiedAt,omitempty"`
+	Domain     *ProjectDomainNestedFilter `json:"domain,omitempty"`
+	User       *ProjectUserNestedFilter   `json:"user,omitempty"`
+	And        []*ProjectV2Filter         `json:"AND,omitempty"`
+	Or         []*ProjectV2Filter         `json:"OR,omitempty"`
+	Not        []*ProjectV2Filter         `json:"NOT,omitempty"`
+}
+
+type ProjectV2OrderBy struct {
+	Field     ProjectV2OrderField `json:"field"`
+	Direction OrderDirection      `json:"direction"`
+}
+
+type PrometheusQueryPreset struct {
+	ID   string  `json:"id"`
+	Name *string `json:"name,omitempty"`
+}
+
+func (PrometheusQueryPreset) IsNode()            {}
+func (this PrometheusQueryPreset) GetID() string { return this.ID }
+
+type PrometheusQueryPresetConnection struct {
+	PageInfo *PageInfo                    `json:"pageInfo"`
+	Edges    []*PrometheusQueryPresetEdge `json:"edges"`
+	Count    *int                         `json:"count,omitempty"`
+}
+
+type PrometheusQueryPresetEdge struct {
+	Node   *PrometheusQueryPreset `json:"node,omitempty"`
+	Cursor string                 `json:"cursor"`
+}
+
+type PurgeImageOptions struct {
+	RemoveFromRegistry *bool `json:"remove_from_registry,omitempty"`
+}
+
+type PurgeImageReply struct {
+	Image *Image `json:"image,omitempty"`
+}
+
+type PurgeItem struct {
+	What  *string   `json:"what,omitempty"`
+	Count *int      `json:"count,omitempty"`
+	Names []*string `json:"names,omitempty"`
+	Fate  *string   `json:"fate,omitempty"`
+}
+
+type PurgePreview struct {
+	Name       *string      `json:"name,omitempty"`
+	DomainName *string      `json:"domain_name,omitempty"`
+	Items      []*PurgeItem `json:"items,omitempty"`
+	Refusal    *string      `json:"refusal,omitempty"`
+}
+
+type PurgeTask struct {
+	TaskID     *string `json:"task_id,omitempty"`
+	Kind       *string `json:"kind,omitempty"`
+	Name       *string `json:"name,omitempty"`
+	DomainName *string `json:"domain_name,omitempty"`
+	Message    *string `json:"message,omitempty"`
+	Done       *int64  `json:"done,omitempty"`
+}
+
+type PurgeUserInput struct {
+	PurgeSharedVfolders       *bool `json:"purge_shared_vfolders,omitempty"`
+	DelegateEndpointOwnership *bool `json:"delegate_endpoint_ownership,omitempty"`
+	EndSessions               *bool `json:"end_sessions,omitempty"`
 }
 
 type Queries struct {
@@ -576,10 +1910,68 @@ type QuotaScopeInput struct {
 	HardLimitBytes *int64 `json:"hard_limit_bytes,omitempty"`
 }
 
+type ReplicaFilter struct {
+	Status        *ReplicaStatusFilter `json:"status,omitempty"`
+	TrafficStatus *TrafficStatusFilter `json:"trafficStatus,omitempty"`
+	And           []*ReplicaFilter     `json:"AND,omitempty"`
+	Or            []*ReplicaFilter     `json:"OR,omitempty"`
+	Not           []*ReplicaFilter     `json:"NOT,omitempty"`
+}
+
+type ReplicaOrderBy struct {
+	Field     ReplicaOrderField `json:"field"`
+	Direction OrderDirection    `json:"direction"`
+}
+
+type ReplicaState struct {
+	DesiredReplicaCount *int `json:"desiredReplicaCount,omitempty"`
+}
+
+type ReplicaStatusFilter struct {
+	In        []ReplicaStatus `json:"in,omitempty"`
+	Equals    *ReplicaStatus  `json:"equals,omitempty"`
+	NotIn     []ReplicaStatus `json:"notIn,omitempty"`
+	NotEquals *ReplicaStatus  `json:"notEquals,omitempty"`
+}
+
+type RescanGPUAllocMapsReply struct {
+	TaskID *string `json:"task_id,omitempty"`
+}
+
+type RescanImagesReply struct {
+	Ok     *bool   `json:"ok,omitempty"`
+	Msg    *string `json:"msg,omitempty"`
+	TaskID *string `json:"task_id,omitempty"`
+}
+
+type ResourceConfig struct {
+	ResourceOpts *NamedValues `json:"resourceOpts,omitempty"`
+}
+
+type ResourceConfigInput struct {
+	ResourceSlots *ResourceSlotInput `json:"resourceSlots"`
+	ResourceOpts  *ResourceOptsInput `json:"resourceOpts,omitempty"`
+}
+
 type ResourceLimit struct {
 	Key *string `json:"key,omitempty"`
 	Min *string `json:"min,omitempty"`
 	Max *string `json:"max,omitempty"`
+}
+
+type ResourceLimitInput struct {
+	Key *string `json:"key,omitempty"`
+	Min *string `json:"min,omitempty"`
+	Max *string `json:"max,omitempty"`
+}
+
+type ResourceOptsEntryInput struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+type ResourceOptsInput struct {
+	Entries []*ResourceOptsEntryInput `json:"entries"`
 }
 
 type ResourcePreset struct {
@@ -590,20 +1982,142 @@ type ResourcePreset struct {
 	ScalingGroupName *string `json:"scaling_group_name,omitempty"`
 }
 
+type ResourceSlotEntryInput struct {
+	ResourceType string `json:"resourceType"`
+	Quantity     string `json:"quantity"`
+}
+
+type ResourceSlotInput struct {
+	Entries []*ResourceSlotEntryInput `json:"entries"`
+}
+
+type ResourceSlotQuantity struct {
+	SlotName *string `json:"slotName,omitempty"`
+	Quantity *string `json:"quantity,omitempty"`
+}
+
+type RollingUpdateConfigInput struct {
+	MaxSurge       *IntOrPercentInput `json:"maxSurge,omitempty"`
+	MaxUnavailable *IntOrPercentInput `json:"maxUnavailable,omitempty"`
+}
+
+type RuntimeVariantChoice struct {
+	Value *string `json:"value,omitempty"`
+	Label *string `json:"label,omitempty"`
+}
+
+type RuntimeVariantChoices struct {
+	Items []*RuntimeVariantChoice `json:"items,omitempty"`
+}
+
+type RuntimeVariantConnection struct {
+	PageInfo *PageInfo             `json:"pageInfo"`
+	Edges    []*RuntimeVariantEdge `json:"edges"`
+	Count    *int                  `json:"count,omitempty"`
+}
+
+type RuntimeVariantEdge struct {
+	Node   *RuntimeVariantNode `json:"node,omitempty"`
+	Cursor string              `json:"cursor"`
+}
+
+type RuntimeVariantFilter struct {
+	Name *StringFilter `json:"name,omitempty"`
+}
+
+type RuntimeVariantInfo struct {
+	Name              *string `json:"name,omitempty"`
+	HumanReadableName *string `json:"human_readable_name,omitempty"`
+}
+
+type RuntimeVariantNode struct {
+	ID   string  `json:"id"`
+	Name *string `json:"name,omitempty"`
+}
+
+func (RuntimeVariantNode) IsNode()            {}
+func (this RuntimeVariantNode) GetID() string { return this.ID }
+
+type RuntimeVariantPreset struct {
+	ID          string                  `json:"id"`
+	Name        *string                 `json:"name,omitempty"`
+	Description *string                 `json:"description,omitempty"`
+	Rank        *int                    `json:"rank,omitempty"`
+	Category    *string                 `json:"category,omitempty"`
+	DisplayName *string                 `json:"displayName,omitempty"`
+	TargetSpec  *RuntimeVariantTarget   `json:"targetSpec,omitempty"`
+	UIOption    *RuntimeVariantUIOption `json:"uiOption,omitempty"`
+}
+
+func (RuntimeVariantPreset) IsNode()            {}
+func (this RuntimeVariantPreset) GetID() string { return this.ID }
+
+type RuntimeVariantPresetConnection struct {
+	PageInfo *PageInfo                   `json:"pageInfo"`
+	Edges    []*RuntimeVariantPresetEdge `json:"edges"`
+	Count    *int                        `json:"count,omitempty"`
+}
+
+type RuntimeVariantPresetEdge struct {
+	Node   *RuntimeVariantPreset `json:"node,omitempty"`
+	Cursor string                `json:"cursor"`
+}
+
+type RuntimeVariantPresetFilter struct {
+	Name             *StringFilter `json:"name,omitempty"`
+	RuntimeVariantID *UUIDFilter   `json:"runtimeVariantId,omitempty"`
+}
+
+type RuntimeVariantPresetOrderBy struct {
+	Field     RuntimeVariantPresetOrderField `json:"field"`
+	Direction string                         `json:"direction"`
+}
+
+type RuntimeVariantPresetValueInput struct {
+	PresetID string `json:"presetId"`
+	Value    string `json:"value"`
+}
+
+type RuntimeVariantRange struct {
+	Min  *float64 `json:"min,omitempty"`
+	Max  *float64 `json:"max,omitempty"`
+	Step *float64 `json:"step,omitempty"`
+}
+
+type RuntimeVariantTarget struct {
+	PresetTarget *string `json:"presetTarget,omitempty"`
+	ValueType    *string `json:"valueType,omitempty"`
+	DefaultValue *string `json:"defaultValue,omitempty"`
+	Key          *string `json:"key,omitempty"`
+}
+
+type RuntimeVariantText struct {
+	Placeholder *string `json:"placeholder,omitempty"`
+}
+
+type RuntimeVariantUIOption struct {
+	UIType  *string                `json:"uiType,omitempty"`
+	Slider  *RuntimeVariantRange   `json:"slider,omitempty"`
+	Number  *RuntimeVariantRange   `json:"number,omitempty"`
+	Choices *RuntimeVariantChoices `json:"choices,omitempty"`
+	Text    *RuntimeVariantText    `json:"text,omitempty"`
+}
+
 type ScalingGroup struct {
-	Name            *string    `json:"name,omitempty"`
-	Description     *string    `json:"description,omitempty"`
-	IsActive        *bool      `json:"is_active,omitempty"`
-	IsPublic        *bool      `json:"is_public,omitempty"`
-	CreatedAt       *time.Time `json:"created_at,omitempty"`
-	WsproxyAddr     *string    `json:"wsproxy_addr,omitempty"`
-	WsproxyAPIToken *string    `json:"wsproxy_api_token,omitempty"`
-	Driver          *string    `json:"driver,omitempty"`
-	DriverOpts      *string    `json:"driver_opts,omitempty"`
-	Scheduler       *string    `json:"scheduler,omitempty"`
-	SchedulerOpts   *string    `json:"scheduler_opts,omitempty"`
-	UseHostNetwork  *bool      `json:"use_host_network,omitempty"`
-	Egress          *string    `json:"egress,omitempty"`
+	AcceleratorQuantumSize *float64   `json:"accelerator_quantum_size,omitempty"`
+	Name                   *string    `json:"name,omitempty"`
+	Description            *string    `json:"description,omitempty"`
+	IsActive               *bool      `json:"is_active,omitempty"`
+	IsPublic               *bool      `json:"is_public,omitempty"`
+	CreatedAt              *time.Time `json:"created_at,omitempty"`
+	WsproxyAddr            *string    `json:"wsproxy_addr,omitempty"`
+	WsproxyAPIToken        *string    `json:"wsproxy_api_token,omitempty"`
+	Driver                 *string    `json:"driver,omitempty"`
+	DriverOpts             *string    `json:"driver_opts,omitempty"`
+	Scheduler              *string    `json:"scheduler,omitempty"`
+	SchedulerOpts          *string    `json:"scheduler_opts,omitempty"`
+	UseHostNetwork         *bool      `json:"use_host_network,omitempty"`
+	Egress                 *string    `json:"egress,omitempty"`
 }
 
 type SessionExplanation struct {
@@ -640,8 +2154,72 @@ type StorageVolumeList struct {
 	TotalCount *int             `json:"total_count,omitempty"`
 }
 
+type StringFilter struct {
+	Contains       *string  `json:"contains,omitempty"`
+	StartsWith     *string  `json:"startsWith,omitempty"`
+	EndsWith       *string  `json:"endsWith,omitempty"`
+	Equals         *string  `json:"equals,omitempty"`
+	NotContains    *string  `json:"notContains,omitempty"`
+	NotStartsWith  *string  `json:"notStartsWith,omitempty"`
+	NotEndsWith    *string  `json:"notEndsWith,omitempty"`
+	NotEquals      *string  `json:"notEquals,omitempty"`
+	IContains      *string  `json:"iContains,omitempty"`
+	IStartsWith    *string  `json:"iStartsWith,omitempty"`
+	IEndsWith      *string  `json:"iEndsWith,omitempty"`
+	IEquals        *string  `json:"iEquals,omitempty"`
+	INotContains   *string  `json:"iNotContains,omitempty"`
+	INotStartsWith *string  `json:"iNotStartsWith,omitempty"`
+	INotEndsWith   *string  `json:"iNotEndsWith,omitempty"`
+	INotEquals     *string  `json:"iNotEquals,omitempty"`
+	In             []string `json:"in,omitempty"`
+	NotIn          []string `json:"notIn,omitempty"`
+	IIn            []string `json:"iIn,omitempty"`
+	INotIn         []string `json:"iNotIn,omitempty"`
+}
+
+type TrafficStatusFilter struct {
+	In        []TrafficStatus `json:"in,omitempty"`
+	Equals    *TrafficStatus  `json:"equals,omitempty"`
+	NotIn     []TrafficStatus `json:"notIn,omitempty"`
+	NotEquals *TrafficStatus  `json:"notEquals,omitempty"`
+}
+
+type UUIDFilter struct {
+	Equals    *string  `json:"equals,omitempty"`
+	In        []string `json:"in,omitempty"`
+	NotEquals *string  `json:"notEquals,omitempty"`
+	NotIn     []string `json:"notIn,omitempty"`
+}
+
+type UUIDScope struct {
+	Value string `json:"value"`
+}
+
 type UnsetQuotaScope struct {
 	QuotaScope *QuotaScope `json:"quota_scope,omitempty"`
+}
+
+type UpdateAutoScalingRuleInput struct {
+	ID                      string                   `json:"id"`
+	MetricSource            *AutoScalingMetricSource `json:"metricSource,omitempty"`
+	MetricName              *string                  `json:"metricName,omitempty"`
+	MinThreshold            *string                  `json:"minThreshold,omitempty"`
+	MaxThreshold            *string                  `json:"maxThreshold,omitempty"`
+	StepSize                *int                     `json:"stepSize,omitempty"`
+	TimeWindow              *int                     `json:"timeWindow,omitempty"`
+	MinReplicas             *int                     `json:"minReplicas,omitempty"`
+	MaxReplicas             *int                     `json:"maxReplicas,omitempty"`
+	PrometheusQueryPresetID *string                  `json:"prometheusQueryPresetId,omitempty"`
+}
+
+type UpdateDeploymentInput struct {
+	ID                        string                   `json:"id"`
+	OpenToPublic              *bool                    `json:"openToPublic,omitempty"`
+	Tags                      []string                 `json:"tags,omitempty"`
+	DefaultDeploymentStrategy *DeploymentStrategyInput `json:"defaultDeploymentStrategy,omitempty"`
+	ReplicaCount              *int                     `json:"replicaCount,omitempty"`
+	Name                      *string                  `json:"name,omitempty"`
+	PreferredDomainName       *string                  `json:"preferredDomainName,omitempty"`
 }
 
 type User struct {
@@ -665,6 +2243,25 @@ type User struct {
 	TotpActivated      *bool        `json:"totp_activated,omitempty"`
 	SudoSessionEnabled *bool        `json:"sudo_session_enabled,omitempty"`
 	MainAccessKey      *string      `json:"main_access_key,omitempty"`
+	ContainerUID       *int         `json:"container_uid,omitempty"`
+	ContainerMainGid   *int         `json:"container_main_gid,omitempty"`
+	ContainerGids      []*int       `json:"container_gids,omitempty"`
+}
+
+type UserConnection struct {
+	PageInfo *PageInfo   `json:"pageInfo"`
+	Edges    []*UserEdge `json:"edges"`
+	Count    *int        `json:"count,omitempty"`
+}
+
+type UserDomainNestedFilter struct {
+	Name     *StringFilter `json:"name,omitempty"`
+	IsActive *bool         `json:"isActive,omitempty"`
+}
+
+type UserEdge struct {
+	Node   *UserNode `json:"node,omitempty"`
+	Cursor string    `json:"cursor"`
 }
 
 type UserGroup struct {
@@ -692,6 +2289,9 @@ type UserInput struct {
 	TotpActivated      *bool     `json:"totp_activated,omitempty"`
 	ResourcePolicy     *string   `json:"resource_policy,omitempty"`
 	SudoSessionEnabled *bool     `json:"sudo_session_enabled,omitempty"`
+	ContainerUID       *int      `json:"container_uid,omitempty"`
+	ContainerMainGid   *int      `json:"container_main_gid,omitempty"`
+	ContainerGids      []*int    `json:"container_gids,omitempty"`
 }
 
 type UserList struct {
@@ -699,7 +2299,38 @@ type UserList struct {
 	TotalCount *int    `json:"total_count,omitempty"`
 }
 
+type UserNode struct {
+	ID                 string     `json:"id"`
+	RowID              *string    `json:"row_id,omitempty"`
+	Username           *string    `json:"username,omitempty"`
+	Email              *string    `json:"email,omitempty"`
+	FullName           *string    `json:"full_name,omitempty"`
+	Description        *string    `json:"description,omitempty"`
+	NeedPasswordChange *bool      `json:"need_password_change,omitempty"`
+	IsActive           *bool      `json:"is_active,omitempty"`
+	Status             *string    `json:"status,omitempty"`
+	StatusInfo         *string    `json:"status_info,omitempty"`
+	CreatedAt          *time.Time `json:"created_at,omitempty"`
+	ModifiedAt         *time.Time `json:"modified_at,omitempty"`
+	DomainName         *string    `json:"domain_name,omitempty"`
+	Role               *string    `json:"role,omitempty"`
+	ResourcePolicy     *string    `json:"resource_policy,omitempty"`
+	AllowedClientIP    []*string  `json:"allowed_client_ip,omitempty"`
+	TotpActivated      *bool      `json:"totp_activated,omitempty"`
+	SudoSessionEnabled *bool      `json:"sudo_session_enabled,omitempty"`
+	MainAccessKey      *string    `json:"main_access_key,omitempty"`
+}
+
+func (UserNode) IsNode()            {}
+func (this UserNode) GetID() string { return this.ID }
+
+type UserProjectNestedFilter struct {
+	Name     *StringFilter `json:"name,omitempty"`
+	IsActive *bool         `json:"isActive,omitempty"`
+}
+
 type UserResourcePolicy struct {
+	MaxConcurrentLogins            *int      `json:"max_concurrent_logins,omitempty"`
 	ID                             string    `json:"id"`
 	Name                           string    `json:"name"`
 	CreatedAt                      time.Time `json:"created_at"`
@@ -710,13 +2341,137 @@ type UserResourcePolicy struct {
 	MaxCustomizedImageCount        *int      `json:"max_customized_image_count,omitempty"`
 }
 
-type UserV2 struct {
-	ID        string           `json:"id"`
-	BasicInfo *UserV2BasicInfo `json:"basicInfo"`
+type UserRoleV2EnumFilter struct {
+	Equals    *UserRoleV2  `json:"equals,omitempty"`
+	In        []UserRoleV2 `json:"in,omitempty"`
+	NotEquals *UserRoleV2  `json:"notEquals,omitempty"`
+	NotIn     []UserRoleV2 `json:"notIn,omitempty"`
 }
 
+type UserStatusV2EnumFilter struct {
+	Equals    *UserStatusV2  `json:"equals,omitempty"`
+	In        []UserStatusV2 `json:"in,omitempty"`
+	NotEquals *UserStatusV2  `json:"notEquals,omitempty"`
+	NotIn     []UserStatusV2 `json:"notIn,omitempty"`
+}
+
+type UserUtilizationMetric struct {
+	UserID  *string              `json:"user_id,omitempty"`
+	Metrics []*UtilizationMetric `json:"metrics,omitempty"`
+}
+
+type UserUtilizationMetricQueryInput struct {
+	ValueType  *string `json:"value_type,omitempty"`
+	MetricName string  `json:"metric_name"`
+	Start      string  `json:"start"`
+	End        string  `json:"end"`
+	Step       string  `json:"step"`
+}
+
+type UserV2 struct {
+	ID           string                   `json:"id"`
+	BasicInfo    *UserV2BasicInfo         `json:"basicInfo"`
+	Organization *UserV2OrganizationInfo  `json:"organization,omitempty"`
+	Security     *UserV2SecurityInfo      `json:"security,omitempty"`
+	Status       *UserV2StatusInfo        `json:"status,omitempty"`
+	Container    *UserV2ContainerSettings `json:"container,omitempty"`
+	Timestamps   *EntityTimestamps        `json:"timestamps,omitempty"`
+}
+
+func (UserV2) IsNode()            {}
+func (this UserV2) GetID() string { return this.ID }
+
 type UserV2BasicInfo struct {
-	Email string `json:"email"`
+	Email           string  `json:"email"`
+	FullName        *string `json:"fullName,omitempty"`
+	Username        *string `json:"username,omitempty"`
+	Description     *string `json:"description,omitempty"`
+	IntegrationName *string `json:"integrationName,omitempty"`
+}
+
+type UserV2Connection struct {
+	PageInfo *PageInfo     `json:"pageInfo"`
+	Edges    []*UserV2Edge `json:"edges"`
+	Count    *int          `json:"count,omitempty"`
+}
+
+type UserV2ContainerSettings struct {
+	ContainerUID     *int   `json:"containerUid,omitempty"`
+	ContainerMainGid *int   `json:"containerMainGid,omitempty"`
+	ContainerGids    []*int `json:"containerGids,omitempty"`
+}
+
+type UserV2Edge struct {
+	Node   *UserV2 `json:"node,omitempty"`
+	Cursor string  `json:"cursor"`
+}
+
+type UserV2Filter struct {
+	UUID               *UUIDFilter              `json:"uuid,omitempty"`
+	Username           *StringFilter            `json:"username,omitempty"`
+	Email              *StringFilter            `json:"email,omitempty"`
+	FullName           *StringFilter            `json:"fullName,omitempty"`
+	Description        *StringFilter            `json:"description,omitempty"`
+	Status             *UserStatusV2EnumFilter  `json:"status,omitempty"`
+	StatusInfo         *StringFilter            `json:"statusInfo,omitempty"`
+	DomainName         *StringFilter            `json:"domainName,omitempty"`
+	IntegrationName    *StringFilter            `json:"integrationName,omitempty"`
+	ResourcePolicy     *StringFilter            `json:"resourcePolicy,omitempty"`
+	Role               *UserRoleV2EnumFilter    `json:"role,omitempty"`
+	NeedPasswordChange *bool                    `json:"needPasswordChange,omitempty"`
+	TotpActivated      *bool                    `json:"totpActivated,omitempty"`
+	SudoSessionEnabled *bool                    `json:"sudoSessionEnabled,omitempty"`
+	ContainerUID       *IntFilter               `json:"containerUid,omitempty"`
+	ContainerMainGid   *IntFilter               `json:"containerMainGid,omitempty"`
+	ContainerGids      *IntArrayFilter          `json:"containerGids,omitempty"`
+	CreatedAt          *DateTimeFilter          `json:"createdAt,omitempty"`
+	Domain             *UserDomainNestedFilter  `json:"domain,omitempty"`
+	Project            *UserProjectNestedFilter `json:"project,omitempty"`
+	And                []*UserV2Filter          `json:"AND,omitempty"`
+	Or                 []*UserV2Filter          `json:"OR,omitempty"`
+	Not                []*UserV2Filter          `json:"NOT,omitempty"`
+}
+
+type UserV2OrderBy struct {
+	Field     UserV2OrderField `json:"field"`
+	Direction OrderDirection   `json:"direction"`
+}
+
+type UserV2OrganizationInfo struct {
+	DomainName     *string `json:"domainName,omitempty"`
+	Role           *string `json:"role,omitempty"`
+	ResourcePolicy *string `json:"resourcePolicy,omitempty"`
+	MainAccessKey  *string `json:"mainAccessKey,omitempty"`
+}
+
+type UserV2SecurityInfo struct {
+	TotpActivated      *bool      `json:"totpActivated,omitempty"`
+	TotpActivatedAt    *time.Time `json:"totpActivatedAt,omitempty"`
+	SudoSessionEnabled *bool      `json:"sudoSessionEnabled,omitempty"`
+	AllowedClientIP    []*string  `json:"allowedClientIp,omitempty"`
+}
+
+type UserV2StatusInfo struct {
+	Status             *UserStatusV2 `json:"status,omitempty"`
+	StatusInfo         *string       `json:"statusInfo,omitempty"`
+	NeedPasswordChange *bool         `json:"needPasswordChange,omitempty"`
+}
+
+type UtilizationMetric struct {
+	MetricName *string             `json:"metric_name,omitempty"`
+	ValueType  *string             `json:"value_type,omitempty"`
+	Values     []*UtilizationValue `json:"values,omitempty"`
+	MaxValue   *string             `json:"max_value,omitempty"`
+	AvgValue   *string             `json:"avg_value,omitempty"`
+}
+
+type UtilizationMetricMetadata struct {
+	MetricNames []*string `json:"metric_names,omitempty"`
+}
+
+type UtilizationValue struct {
+	Timestamp *float64 `json:"timestamp,omitempty"`
+	Value     *string  `json:"value,omitempty"`
 }
 
 type VFolder struct {
@@ -735,6 +2490,11 @@ func (this VFolder) GetID() string { return this.ID }
 type VFolderAccessControlInfo struct {
 	Permission    VFolderMountPermission `json:"permission"`
 	OwnershipType VFolderOwnershipType   `json:"ownershipType"`
+}
+
+type VFolderHostPermissionEntry struct {
+	Host        string   `json:"host"`
+	Permissions []string `json:"permissions"`
 }
 
 type VFolderMetadataInfo struct {
@@ -824,6 +2584,1366 @@ type VirtualFolderNode struct {
 
 func (VirtualFolderNode) IsNode()            {}
 func (this VirtualFolderNode) GetID() string { return this.ID }
+
+type AccessTokenOrderField string
+
+const (
+	AccessTokenOrderFieldCreatedAt AccessTokenOrderField = "CREATED_AT"
+)
+
+var AllAccessTokenOrderField = []AccessTokenOrderField{
+	AccessTokenOrderFieldCreatedAt,
+}
+
+func (e AccessTokenOrderField) IsValid() bool {
+	switch e {
+	case AccessTokenOrderFieldCreatedAt:
+		return true
+	}
+	return false
+}
+
+func (e AccessTokenOrderField) String() string {
+	return string(e)
+}
+
+func (e *AccessTokenOrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = AccessTokenOrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid AccessTokenOrderField", str)
+	}
+	return nil
+}
+
+func (e AccessTokenOrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *AccessTokenOrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e AccessTokenOrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type AuditLogOrderField string
+
+const (
+	AuditLogOrderFieldCreatedAt  AuditLogOrderField = "CREATED_AT"
+	AuditLogOrderFieldEntityType AuditLogOrderField = "ENTITY_TYPE"
+	AuditLogOrderFieldOperation  AuditLogOrderField = "OPERATION"
+	AuditLogOrderFieldStatus     AuditLogOrderField = "STATUS"
+)
+
+var AllAuditLogOrderField = []AuditLogOrderField{
+	AuditLogOrderFieldCreatedAt,
+	AuditLogOrderFieldEntityType,
+	AuditLogOrderFieldOperation,
+	AuditLogOrderFieldStatus,
+}
+
+func (e AuditLogOrderField) IsValid() bool {
+	switch e {
+	case AuditLogOrderFieldCreatedAt, AuditLogOrderFieldEntityType, AuditLogOrderFieldOperation, AuditLogOrderFieldStatus:
+		return true
+	}
+	return false
+}
+
+func (e AuditLogOrderField) String() string {
+	return string(e)
+}
+
+func (e *AuditLogOrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = AuditLogOrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid AuditLogOrderField", str)
+	}
+	return nil
+}
+
+func (e AuditLogOrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *AuditLogOrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e AuditLogOrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type AuditLogStatus string
+
+const (
+	AuditLogStatusSuccess AuditLogStatus = "SUCCESS"
+	AuditLogStatusError   AuditLogStatus = "ERROR"
+	AuditLogStatusUnknown AuditLogStatus = "UNKNOWN"
+	AuditLogStatusRunning AuditLogStatus = "RUNNING"
+)
+
+var AllAuditLogStatus = []AuditLogStatus{
+	AuditLogStatusSuccess,
+	AuditLogStatusError,
+	AuditLogStatusUnknown,
+	AuditLogStatusRunning,
+}
+
+func (e AuditLogStatus) IsValid() bool {
+	switch e {
+	case AuditLogStatusSuccess, AuditLogStatusError, AuditLogStatusUnknown, AuditLogStatusRunning:
+		return true
+	}
+	return false
+}
+
+func (e AuditLogStatus) String() string {
+	return string(e)
+}
+
+func (e *AuditLogStatus) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = AuditLogStatus(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid AuditLogStatus", str)
+	}
+	return nil
+}
+
+func (e AuditLogStatus) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *AuditLogStatus) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e AuditLogStatus) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type AutoScalingMetricComparator string
+
+const (
+	AutoScalingMetricComparatorLessThan           AutoScalingMetricComparator = "LESS_THAN"
+	AutoScalingMetricComparatorLessThanOrEqual    AutoScalingMetricComparator = "LESS_THAN_OR_EQUAL"
+	AutoScalingMetricComparatorGreaterThan        AutoScalingMetricComparator = "GREATER_THAN"
+	AutoScalingMetricComparatorGreaterThanOrEqual AutoScalingMetricComparator = "GREATER_THAN_OR_EQUAL"
+)
+
+var AllAutoScalingMetricComparator = []AutoScalingMetricComparator{
+	AutoScalingMetricComparatorLessThan,
+	AutoScalingMetricComparatorLessThanOrEqual,
+	AutoScalingMetricComparatorGreaterThan,
+	AutoScalingMetricComparatorGreaterThanOrEqual,
+}
+
+func (e AutoScalingMetricComparator) IsValid() bool {
+	switch e {
+	case AutoScalingMetricComparatorLessThan, AutoScalingMetricComparatorLessThanOrEqual, AutoScalingMetricComparatorGreaterThan, AutoScalingMetricComparatorGreaterThanOrEqual:
+		return true
+	}
+	return false
+}
+
+func (e AutoScalingMetricComparator) String() string {
+	return string(e)
+}
+
+func (e *AutoScalingMetricComparator) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = AutoScalingMetricComparator(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid AutoScalingMetricComparator", str)
+	}
+	return nil
+}
+
+func (e AutoScalingMetricComparator) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *AutoScalingMetricComparator) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e AutoScalingMetricComparator) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type AutoScalingMetricSource string
+
+const (
+	AutoScalingMetricSourceKernel             AutoScalingMetricSource = "KERNEL"
+	AutoScalingMetricSourceInferenceFramework AutoScalingMetricSource = "INFERENCE_FRAMEWORK"
+	AutoScalingMetricSourcePrometheus         AutoScalingMetricSource = "PROMETHEUS"
+)
+
+var AllAutoScalingMetricSource = []AutoScalingMetricSource{
+	AutoScalingMetricSourceKernel,
+	AutoScalingMetricSourceInferenceFramework,
+	AutoScalingMetricSourcePrometheus,
+}
+
+func (e AutoScalingMetricSource) IsValid() bool {
+	switch e {
+	case AutoScalingMetricSourceKernel, AutoScalingMetricSourceInferenceFramework, AutoScalingMetricSourcePrometheus:
+		return true
+	}
+	return false
+}
+
+func (e AutoScalingMetricSource) String() string {
+	return string(e)
+}
+
+func (e *AutoScalingMetricSource) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = AutoScalingMetricSource(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid AutoScalingMetricSource", str)
+	}
+	return nil
+}
+
+func (e AutoScalingMetricSource) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *AutoScalingMetricSource) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e AutoScalingMetricSource) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type AutoScalingRuleOrderField string
+
+const (
+	AutoScalingRuleOrderFieldCreatedAt AutoScalingRuleOrderField = "CREATED_AT"
+)
+
+var AllAutoScalingRuleOrderField = []AutoScalingRuleOrderField{
+	AutoScalingRuleOrderFieldCreatedAt,
+}
+
+func (e AutoScalingRuleOrderField) IsValid() bool {
+	switch e {
+	case AutoScalingRuleOrderFieldCreatedAt:
+		return true
+	}
+	return false
+}
+
+func (e AutoScalingRuleOrderField) String() string {
+	return string(e)
+}
+
+func (e *AutoScalingRuleOrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = AutoScalingRuleOrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid AutoScalingRuleOrderField", str)
+	}
+	return nil
+}
+
+func (e AutoScalingRuleOrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *AutoScalingRuleOrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e AutoScalingRuleOrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type ClusterMode string
+
+const (
+	ClusterModeSingleNode ClusterMode = "SINGLE_NODE"
+	ClusterModeMultiNode  ClusterMode = "MULTI_NODE"
+)
+
+var AllClusterMode = []ClusterMode{
+	ClusterModeSingleNode,
+	ClusterModeMultiNode,
+}
+
+func (e ClusterMode) IsValid() bool {
+	switch e {
+	case ClusterModeSingleNode, ClusterModeMultiNode:
+		return true
+	}
+	return false
+}
+
+func (e ClusterMode) String() string {
+	return string(e)
+}
+
+func (e *ClusterMode) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = ClusterMode(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid ClusterMode", str)
+	}
+	return nil
+}
+
+func (e ClusterMode) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *ClusterMode) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e ClusterMode) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type DeploymentOrderField string
+
+const (
+	DeploymentOrderFieldName          DeploymentOrderField = "NAME"
+	DeploymentOrderFieldCreatedAt     DeploymentOrderField = "CREATED_AT"
+	DeploymentOrderFieldDestroyedAt   DeploymentOrderField = "DESTROYED_AT"
+	DeploymentOrderFieldDomain        DeploymentOrderField = "DOMAIN"
+	DeploymentOrderFieldProject       DeploymentOrderField = "PROJECT"
+	DeploymentOrderFieldResourceGroup DeploymentOrderField = "RESOURCE_GROUP"
+	DeploymentOrderFieldTag           DeploymentOrderField = "TAG"
+)
+
+var AllDeploymentOrderField = []DeploymentOrderField{
+	DeploymentOrderFieldName,
+	DeploymentOrderFieldCreatedAt,
+	DeploymentOrderFieldDestroyedAt,
+	DeploymentOrderFieldDomain,
+	DeploymentOrderFieldProject,
+	DeploymentOrderFieldResourceGroup,
+	DeploymentOrderFieldTag,
+}
+
+func (e DeploymentOrderField) IsValid() bool {
+	switch e {
+	case DeploymentOrderFieldName, DeploymentOrderFieldCreatedAt, DeploymentOrderFieldDestroyedAt, DeploymentOrderFieldDomain, DeploymentOrderFieldProject, DeploymentOrderFieldResourceGroup, DeploymentOrderFieldTag:
+		return true
+	}
+	return false
+}
+
+func (e DeploymentOrderField) String() string {
+	return string(e)
+}
+
+func (e *DeploymentOrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = DeploymentOrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid DeploymentOrderField", str)
+	}
+	return nil
+}
+
+func (e DeploymentOrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *DeploymentOrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e DeploymentOrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type DeploymentStatus string
+
+const (
+	DeploymentStatusPending   DeploymentStatus = "PENDING"
+	DeploymentStatusScaling   DeploymentStatus = "SCALING"
+	DeploymentStatusDeploying DeploymentStatus = "DEPLOYING"
+	DeploymentStatusReady     DeploymentStatus = "READY"
+	DeploymentStatusStopping  DeploymentStatus = "STOPPING"
+	DeploymentStatusStopped   DeploymentStatus = "STOPPED"
+)
+
+var AllDeploymentStatus = []DeploymentStatus{
+	DeploymentStatusPending,
+	DeploymentStatusScaling,
+	DeploymentStatusDeploying,
+	DeploymentStatusReady,
+	DeploymentStatusStopping,
+	DeploymentStatusStopped,
+}
+
+func (e DeploymentStatus) IsValid() bool {
+	switch e {
+	case DeploymentStatusPending, DeploymentStatusScaling, DeploymentStatusDeploying, DeploymentStatusReady, DeploymentStatusStopping, DeploymentStatusStopped:
+		return true
+	}
+	return false
+}
+
+func (e DeploymentStatus) String() string {
+	return string(e)
+}
+
+func (e *DeploymentStatus) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = DeploymentStatus(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid DeploymentStatus", str)
+	}
+	return nil
+}
+
+func (e DeploymentStatus) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *DeploymentStatus) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e DeploymentStatus) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type DeploymentStrategyType string
+
+const (
+	DeploymentStrategyTypeRolling   DeploymentStrategyType = "ROLLING"
+	DeploymentStrategyTypeBlueGreen DeploymentStrategyType = "BLUE_GREEN"
+)
+
+var AllDeploymentStrategyType = []DeploymentStrategyType{
+	DeploymentStrategyTypeRolling,
+	DeploymentStrategyTypeBlueGreen,
+}
+
+func (e DeploymentStrategyType) IsValid() bool {
+	switch e {
+	case DeploymentStrategyTypeRolling, DeploymentStrategyTypeBlueGreen:
+		return true
+	}
+	return false
+}
+
+func (e DeploymentStrategyType) String() string {
+	return string(e)
+}
+
+func (e *DeploymentStrategyType) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = DeploymentStrategyType(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid DeploymentStrategyType", str)
+	}
+	return nil
+}
+
+func (e DeploymentStrategyType) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *DeploymentStrategyType) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e DeploymentStrategyType) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type ModelRevisionOrderField string
+
+const (
+	ModelRevisionOrderFieldRevisionNumber     ModelRevisionOrderField = "REVISION_NUMBER"
+	ModelRevisionOrderFieldCreatedAt          ModelRevisionOrderField = "CREATED_AT"
+	ModelRevisionOrderFieldResourceGroup      ModelRevisionOrderField = "RESOURCE_GROUP"
+	ModelRevisionOrderFieldClusterMode        ModelRevisionOrderField = "CLUSTER_MODE"
+	ModelRevisionOrderFieldRuntimeVariantName ModelRevisionOrderField = "RUNTIME_VARIANT_NAME"
+)
+
+var AllModelRevisionOrderField = []ModelRevisionOrderField{
+	ModelRevisionOrderFieldRevisionNumber,
+	ModelRevisionOrderFieldCreatedAt,
+	ModelRevisionOrderFieldResourceGroup,
+	ModelRevisionOrderFieldClusterMode,
+	ModelRevisionOrderFieldRuntimeVariantName,
+}
+
+func (e ModelRevisionOrderField) IsValid() bool {
+	switch e {
+	case ModelRevisionOrderFieldRevisionNumber, ModelRevisionOrderFieldCreatedAt, ModelRevisionOrderFieldResourceGroup, ModelRevisionOrderFieldClusterMode, ModelRevisionOrderFieldRuntimeVariantName:
+		return true
+	}
+	return false
+}
+
+func (e ModelRevisionOrderField) String() string {
+	return string(e)
+}
+
+func (e *ModelRevisionOrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = ModelRevisionOrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid ModelRevisionOrderField", str)
+	}
+	return nil
+}
+
+func (e ModelRevisionOrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *ModelRevisionOrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e ModelRevisionOrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type OrderDirection string
+
+const (
+	OrderDirectionAsc  OrderDirection = "ASC"
+	OrderDirectionDesc OrderDirection = "DESC"
+)
+
+var AllOrderDirection = []OrderDirection{
+	OrderDirectionAsc,
+	OrderDirectionDesc,
+}
+
+func (e OrderDirection) IsValid() bool {
+	switch e {
+	case OrderDirectionAsc, OrderDirectionDesc:
+		return true
+	}
+	return false
+}
+
+func (e OrderDirection) String() string {
+	return string(e)
+}
+
+func (e *OrderDirection) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = OrderDirection(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid OrderDirection", str)
+	}
+	return nil
+}
+
+func (e OrderDirection) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *OrderDirection) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e OrderDirection) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type ProjectTypeV2 string
+
+const (
+	ProjectTypeV2General    ProjectTypeV2 = "GENERAL"
+	ProjectTypeV2ModelStore ProjectTypeV2 = "MODEL_STORE"
+)
+
+var AllProjectTypeV2 = []ProjectTypeV2{
+	ProjectTypeV2General,
+	ProjectTypeV2ModelStore,
+}
+
+func (e ProjectTypeV2) IsValid() bool {
+	switch e {
+	case ProjectTypeV2General, ProjectTypeV2ModelStore:
+		return true
+	}
+	return false
+}
+
+func (e ProjectTypeV2) String() string {
+	return string(e)
+}
+
+func (e *ProjectTypeV2) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = ProjectTypeV2(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid ProjectTypeV2", str)
+	}
+	return nil
+}
+
+func (e ProjectTypeV2) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *ProjectTypeV2) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e ProjectTypeV2) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type ProjectV2OrderField string
+
+const (
+	ProjectV2OrderFieldCreatedAt    ProjectV2OrderField = "CREATED_AT"
+	ProjectV2OrderFieldModifiedAt   ProjectV2OrderField = "MODIFIED_AT"
+	ProjectV2OrderFieldName         ProjectV2OrderField = "NAME"
+	ProjectV2OrderFieldIsActive     ProjectV2OrderField = "IS_ACTIVE"
+	ProjectV2OrderFieldType         ProjectV2OrderField = "TYPE"
+	ProjectV2OrderFieldDomainName   ProjectV2OrderField = "DOMAIN_NAME"
+	ProjectV2OrderFieldUserUsername ProjectV2OrderField = "USER_USERNAME"
+	ProjectV2OrderFieldUserEmail    ProjectV2OrderField = "USER_EMAIL"
+)
+
+var AllProjectV2OrderField = []ProjectV2OrderField{
+	ProjectV2OrderFieldCreatedAt,
+	ProjectV2OrderFieldModifiedAt,
+	ProjectV2OrderFieldName,
+	ProjectV2OrderFieldIsActive,
+	ProjectV2OrderFieldType,
+	ProjectV2OrderFieldDomainName,
+	ProjectV2OrderFieldUserUsername,
+	ProjectV2OrderFieldUserEmail,
+}
+
+func (e ProjectV2OrderField) IsValid() bool {
+	switch e {
+	case ProjectV2OrderFieldCreatedAt, ProjectV2OrderFieldModifiedAt, ProjectV2OrderFieldName, ProjectV2OrderFieldIsActive, ProjectV2OrderFieldType, ProjectV2OrderFieldDomainName, ProjectV2OrderFieldUserUsername, ProjectV2OrderFieldUserEmail:
+		return true
+	}
+	return false
+}
+
+func (e ProjectV2OrderField) String() string {
+	return string(e)
+}
+
+func (e *ProjectV2OrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = ProjectV2OrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid ProjectV2OrderField", str)
+	}
+	return nil
+}
+
+func (e ProjectV2OrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *ProjectV2OrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e ProjectV2OrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type RBACElementType string
+
+const (
+	RBACElementTypeDomain                RBACElementType = "DOMAIN"
+	RBACElementTypeProject               RBACElementType = "PROJECT"
+	RBACElementTypeUser                  RBACElementType = "USER"
+	RBACElementTypeSession               RBACElementType = "SESSION"
+	RBACElementTypeVfolder               RBACElementType = "VFOLDER"
+	RBACElementTypeModelDeployment       RBACElementType = "MODEL_DEPLOYMENT"
+	RBACElementTypeKeypair               RBACElementType = "KEYPAIR"
+	RBACElementTypeNotificationChannel   RBACElementType = "NOTIFICATION_CHANNEL"
+	RBACElementTypeNetwork               RBACElementType = "NETWORK"
+	RBACElementTypeResourceGroup         RBACElementType = "RESOURCE_GROUP"
+	RBACElementTypeContainerRegistry     RBACElementType = "CONTAINER_REGISTRY"
+	RBACElementTypeStorageHost           RBACElementType = "STORAGE_HOST"
+	RBACElementTypeAgent                 RBACElementType = "AGENT"
+	RBACElementTypeKernel                RBACElementType = "KERNEL"
+	RBACElementTypeRouting               RBACElementType = "ROUTING"
+	RBACElementTypeImage                 RBACElementType = "IMAGE"
+	RBACElementTypeArtifact              RBACElementType = "ARTIFACT"
+	RBACElementTypeArtifactRegistry      RBACElementType = "ARTIFACT_REGISTRY"
+	RBACElementTypeSessionTemplate       RBACElementType = "SESSION_TEMPLATE"
+	RBACElementTypeAppConfig             RBACElementType = "APP_CONFIG"
+	RBACElementTypeAppConfigDefinition   RBACElementType = "APP_CONFIG_DEFINITION"
+	RBACElementTypeModelCard             RBACElementType = "MODEL_CARD"
+	RBACElementTypeResourcePreset        RBACElementType = "RESOURCE_PRESET"
+	RBACElementTypeUserResourcePolicy    RBACElementType = "USER_RESOURCE_POLICY"
+	RBACElementTypeKeypairResourcePolicy RBACElementType = "KEYPAIR_RESOURCE_POLICY"
+	RBACElementTypeProjectResourcePolicy RBACElementType = "PROJECT_RESOURCE_POLICY"
+	RBACElementTypeRole                  RBACElementType = "ROLE"
+	RBACElementTypeAuditLog              RBACElementType = "AUDIT_LOG"
+	RBACElementTypeEventLog              RBACElementType = "EVENT_LOG"
+	RBACElementTypeProjectAdminPage      RBACElementType = "PROJECT_ADMIN_PAGE"
+	RBACElementTypeDomainAdminPage       RBACElementType = "DOMAIN_ADMIN_PAGE"
+	RBACElementTypeNotificationRule      RBACElementType = "NOTIFICATION_RULE"
+	RBACElementTypeDeploymentToken       RBACElementType = "DEPLOYMENT_TOKEN"
+	RBACElementTypeDeploymentPolicy      RBACElementType = "DEPLOYMENT_POLICY"
+	RBACElementTypeDeploymentRevision    RBACElementType = "DEPLOYMENT_REVISION"
+	RBACElementTypeImageAlias            RBACElementType = "IMAGE_ALIAS"
+	RBACElementTypeRoleAssignment        RBACElementType = "ROLE_ASSIGNMENT"
+	RBACElementTypeVfolderData           RBACElementType = "VFOLDER_DATA"
+	RBACElementTypeSessionAppService     RBACElementType = "SESSION_APP_SERVICE"
+	RBACElementTypeUserEmail             RBACElementType = "USER_EMAIL"
+	RBACElementTypeArtifactRevision      RBACElementType = "ARTIFACT_REVISION"
+)
+
+var AllRBACElementType = []RBACElementType{
+	RBACElementTypeDomain,
+	RBACElementTypeProject,
+	RBACElementTypeUser,
+	RBACElementTypeSession,
+	RBACElementTypeVfolder,
+	RBACElementTypeModelDeployment,
+	RBACElementTypeKeypair,
+	RBACElementTypeNotificationChannel,
+	RBACElementTypeNetwork,
+	RBACElementTypeResourceGroup,
+	RBACElementTypeContainerRegistry,
+	RBACElementTypeStorageHost,
+	RBACElementTypeAgent,
+	RBACElementTypeKernel,
+	RBACElementTypeRouting,
+	RBACElementTypeImage,
+	RBACElementTypeArtifact,
+	RBACElementTypeArtifactRegistry,
+	RBACElementTypeSessionTemplate,
+	RBACElementTypeAppConfig,
+	RBACElementTypeAppConfigDefinition,
+	RBACElementTypeModelCard,
+	RBACElementTypeResourcePreset,
+	RBACElementTypeUserResourcePolicy,
+	RBACElementTypeKeypairResourcePolicy,
+	RBACElementTypeProjectResourcePolicy,
+	RBACElementTypeRole,
+	RBACElementTypeAuditLog,
+	RBACElementTypeEventLog,
+	RBACElementTypeProjectAdminPage,
+	RBACElementTypeDomainAdminPage,
+	RBACElementTypeNotificationRule,
+	RBACElementTypeDeploymentToken,
+	RBACElementTypeDeploymentPolicy,
+	RBACElementTypeDeploymentRevision,
+	RBACElementTypeImageAlias,
+	RBACElementTypeRoleAssignment,
+	RBACElementTypeVfolderData,
+	RBACElementTypeSessionAppService,
+	RBACElementTypeUserEmail,
+	RBACElementTypeArtifactRevision,
+}
+
+func (e RBACElementType) IsValid() bool {
+	switch e {
+	case RBACElementTypeDomain, RBACElementTypeProject, RBACElementTypeUser, RBACElementTypeSession, RBACElementTypeVfolder, RBACElementTypeModelDeployment, RBACElementTypeKeypair, RBACElementTypeNotificationChannel, RBACElementTypeNetwork, RBACElementTypeResourceGroup, RBACElementTypeContainerRegistry, RBACElementTypeStorageHost, RBACElementTypeAgent, RBACElementTypeKernel, RBACElementTypeRouting, RBACElementTypeImage, RBACElementTypeArtifact, RBACElementTypeArtifactRegistry, RBACElementTypeSessionTemplate, RBACElementTypeAppConfig, RBACElementTypeAppConfigDefinition, RBACElementTypeModelCard, RBACElementTypeResourcePreset, RBACElementTypeUserResourcePolicy, RBACElementTypeKeypairResourcePolicy, RBACElementTypeProjectResourcePolicy, RBACElementTypeRole, RBACElementTypeAuditLog, RBACElementTypeEventLog, RBACElementTypeProjectAdminPage, RBACElementTypeDomainAdminPage, RBACElementTypeNotificationRule, RBACElementTypeDeploymentToken, RBACElementTypeDeploymentPolicy, RBACElementTypeDeploymentRevision, RBACElementTypeImageAlias, RBACElementTypeRoleAssignment, RBACElementTypeVfolderData, RBACElementTypeSessionAppService, RBACElementTypeUserEmail, RBACElementTypeArtifactRevision:
+		return true
+	}
+	return false
+}
+
+func (e RBACElementType) String() string {
+	return string(e)
+}
+
+func (e *RBACElementType) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = RBACElementType(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid RBACElementType", str)
+	}
+	return nil
+}
+
+func (e RBACElementType) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *RBACElementType) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e RBACElementType) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type ReplicaOrderField string
+
+const (
+	ReplicaOrderFieldCreatedAt ReplicaOrderField = "CREATED_AT"
+	ReplicaOrderFieldID        ReplicaOrderField = "ID"
+)
+
+var AllReplicaOrderField = []ReplicaOrderField{
+	ReplicaOrderFieldCreatedAt,
+	ReplicaOrderFieldID,
+}
+
+func (e ReplicaOrderField) IsValid() bool {
+	switch e {
+	case ReplicaOrderFieldCreatedAt, ReplicaOrderFieldID:
+		return true
+	}
+	return false
+}
+
+func (e ReplicaOrderField) String() string {
+	return string(e)
+}
+
+func (e *ReplicaOrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = ReplicaOrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid ReplicaOrderField", str)
+	}
+	return nil
+}
+
+func (e ReplicaOrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *ReplicaOrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e ReplicaOrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type ReplicaStatus string
+
+const (
+	ReplicaStatusProvisioning  ReplicaStatus = "PROVISIONING"
+	ReplicaStatusRunning       ReplicaStatus = "RUNNING"
+	ReplicaStatusTerminating   ReplicaStatus = "TERMINATING"
+	ReplicaStatusTerminated    ReplicaStatus = "TERMINATED"
+	ReplicaStatusFailedToStart ReplicaStatus = "FAILED_TO_START"
+)
+
+var AllReplicaStatus = []ReplicaStatus{
+	ReplicaStatusProvisioning,
+	ReplicaStatusRunning,
+	ReplicaStatusTerminating,
+	ReplicaStatusTerminated,
+	ReplicaStatusFailedToStart,
+}
+
+func (e ReplicaStatus) IsValid() bool {
+	switch e {
+	case ReplicaStatusProvisioning, ReplicaStatusRunning, ReplicaStatusTerminating, ReplicaStatusTerminated, ReplicaStatusFailedToStart:
+		return true
+	}
+	return false
+}
+
+func (e ReplicaStatus) String() string {
+	return string(e)
+}
+
+func (e *ReplicaStatus) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = ReplicaStatus(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid ReplicaStatus", str)
+	}
+	return nil
+}
+
+func (e ReplicaStatus) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *ReplicaStatus) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e ReplicaStatus) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type RuntimeVariantPresetOrderField string
+
+const (
+	RuntimeVariantPresetOrderFieldName      RuntimeVariantPresetOrderField = "NAME"
+	RuntimeVariantPresetOrderFieldRank      RuntimeVariantPresetOrderField = "RANK"
+	RuntimeVariantPresetOrderFieldCreatedAt RuntimeVariantPresetOrderField = "CREATED_AT"
+)
+
+var AllRuntimeVariantPresetOrderField = []RuntimeVariantPresetOrderField{
+	RuntimeVariantPresetOrderFieldName,
+	RuntimeVariantPresetOrderFieldRank,
+	RuntimeVariantPresetOrderFieldCreatedAt,
+}
+
+func (e RuntimeVariantPresetOrderField) IsValid() bool {
+	switch e {
+	case RuntimeVariantPresetOrderFieldName, RuntimeVariantPresetOrderFieldRank, RuntimeVariantPresetOrderFieldCreatedAt:
+		return true
+	}
+	return false
+}
+
+func (e RuntimeVariantPresetOrderField) String() string {
+	return string(e)
+}
+
+func (e *RuntimeVariantPresetOrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = RuntimeVariantPresetOrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid RuntimeVariantPresetOrderField", str)
+	}
+	return nil
+}
+
+func (e RuntimeVariantPresetOrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *RuntimeVariantPresetOrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e RuntimeVariantPresetOrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type TrafficStatus string
+
+const (
+	TrafficStatusActive   TrafficStatus = "ACTIVE"
+	TrafficStatusInactive TrafficStatus = "INACTIVE"
+)
+
+var AllTrafficStatus = []TrafficStatus{
+	TrafficStatusActive,
+	TrafficStatusInactive,
+}
+
+func (e TrafficStatus) IsValid() bool {
+	switch e {
+	case TrafficStatusActive, TrafficStatusInactive:
+		return true
+	}
+	return false
+}
+
+func (e TrafficStatus) String() string {
+	return string(e)
+}
+
+func (e *TrafficStatus) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = TrafficStatus(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid TrafficStatus", str)
+	}
+	return nil
+}
+
+func (e TrafficStatus) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *TrafficStatus) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e TrafficStatus) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type UserRoleV2 string
+
+const (
+	UserRoleV2User       UserRoleV2 = "USER"
+	UserRoleV2Admin      UserRoleV2 = "ADMIN"
+	UserRoleV2Superadmin UserRoleV2 = "SUPERADMIN"
+	UserRoleV2Monitor    UserRoleV2 = "MONITOR"
+)
+
+var AllUserRoleV2 = []UserRoleV2{
+	UserRoleV2User,
+	UserRoleV2Admin,
+	UserRoleV2Superadmin,
+	UserRoleV2Monitor,
+}
+
+func (e UserRoleV2) IsValid() bool {
+	switch e {
+	case UserRoleV2User, UserRoleV2Admin, UserRoleV2Superadmin, UserRoleV2Monitor:
+		return true
+	}
+	return false
+}
+
+func (e UserRoleV2) String() string {
+	return string(e)
+}
+
+func (e *UserRoleV2) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = UserRoleV2(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid UserRoleV2", str)
+	}
+	return nil
+}
+
+func (e UserRoleV2) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *UserRoleV2) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e UserRoleV2) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type UserStatusV2 string
+
+const (
+	UserStatusV2Active             UserStatusV2 = "ACTIVE"
+	UserStatusV2Inactive           UserStatusV2 = "INACTIVE"
+	UserStatusV2Deleted            UserStatusV2 = "DELETED"
+	UserStatusV2BeforeVerification UserStatusV2 = "BEFORE_VERIFICATION"
+)
+
+var AllUserStatusV2 = []UserStatusV2{
+	UserStatusV2Active,
+	UserStatusV2Inactive,
+	UserStatusV2Deleted,
+	UserStatusV2BeforeVerification,
+}
+
+func (e UserStatusV2) IsValid() bool {
+	switch e {
+	case UserStatusV2Active, UserStatusV2Inactive, UserStatusV2Deleted, UserStatusV2BeforeVerification:
+		return true
+	}
+	return false
+}
+
+func (e UserStatusV2) String() string {
+	return string(e)
+}
+
+func (e *UserStatusV2) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = UserStatusV2(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid UserStatusV2", str)
+	}
+	return nil
+}
+
+func (e UserStatusV2) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *UserStatusV2) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e UserStatusV2) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type UserV2OrderField string
+
+const (
+	UserV2OrderFieldCreatedAt   UserV2OrderField = "CREATED_AT"
+	UserV2OrderFieldModifiedAt  UserV2OrderField = "MODIFIED_AT"
+	UserV2OrderFieldUsername    UserV2OrderField = "USERNAME"
+	UserV2OrderFieldEmail       UserV2OrderField = "EMAIL"
+	UserV2OrderFieldStatus      UserV2OrderField = "STATUS"
+	UserV2OrderFieldDomainName  UserV2OrderField = "DOMAIN_NAME"
+	UserV2OrderFieldProjectName UserV2OrderField = "PROJECT_NAME"
+)
+
+var AllUserV2OrderField = []UserV2OrderField{
+	UserV2OrderFieldCreatedAt,
+	UserV2OrderFieldModifiedAt,
+	UserV2OrderFieldUsername,
+	UserV2OrderFieldEmail,
+	UserV2OrderFieldStatus,
+	UserV2OrderFieldDomainName,
+	UserV2OrderFieldProjectName,
+}
+
+func (e UserV2OrderField) IsValid() bool {
+	switch e {
+	case UserV2OrderFieldCreatedAt, UserV2OrderFieldModifiedAt, UserV2OrderFieldUsername, UserV2OrderFieldEmail, UserV2OrderFieldStatus, UserV2OrderFieldDomainName, UserV2OrderFieldProjectName:
+		return true
+	}
+	return false
+}
+
+func (e UserV2OrderField) String() string {
+	return string(e)
+}
+
+func (e *UserV2OrderField) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = UserV2OrderField(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid UserV2OrderField", str)
+	}
+	return nil
+}
+
+func (e UserV2OrderField) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *UserV2OrderField) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e UserV2OrderField) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
 
 type VFolderMountPermission string
 

@@ -184,6 +184,12 @@ func TestMeasures(t *testing.T) {
 	require.Equal(t, rule.Unknown, judge(c, kernel("a", 10*minute, map[string]float64{"cpu_util": 0, "mem": 0}), kernel("b", 0, nil)).Phase,
 		"a kernel of which nothing is known may be the busy one")
 	require.Equal(t, rule.Unknown, judge(c, kernel("a", 7*minute, map[string]float64{"cpu_util": 0, "mem": 0})).Phase, "covers 70 %")
+	wants := func(percent float64) rule.Phase {
+		u := busyness(10*minute, rule.And, map[string]float64{"cpu_util": 10})
+		return judge(u, kernel("a", 10*minute, map[string]float64{"cpu_util": 2, "cpu_want": percent})).Phase
+	}
+	require.Equal(t, rule.Active, wants(97), "it computes all the time, and others leave it little")
+	require.NotEqual(t, rule.Active, wants(20), "it waits for somebody on a full host")
 	old := kernel("a", 10*minute, map[string]float64{"cpu_util": 0, "mem": 0})
 	old.Samples = old.Samples[:4]
 	require.Equal(t, rule.Unknown, judge(c, old).Phase)

@@ -42,7 +42,8 @@ const (
 // Sample is the mean of a kernel's measurements in one Bucket. Metrics that were not measured are absent.
 type Sample struct {
 	Bucket int64 `json:"b"` // number of the bucket since 1970
-	// Values: cpu_util in percent of a core, mem in bytes, <x>_util in percent of what is allocated, <x>_mem and <x>_mem_total in bytes.
+	// Values: cpu_util and cpu_want in percent of a core, mem in bytes, <x>_util in percent of what is allocated, <x>_mem and
+	// <x>_mem_total in bytes.
 	Values map[string]float64 `json:"v"`
 }
 
@@ -230,6 +231,10 @@ func ratio(s cluster.Slots, resource string, values map[string]float64) (used, o
 	used, ok = values[resource]
 	switch resource {
 	case "cpu_util":
+		// What computes all the time on a full host is not idle because others leave it little.
+		if want := values["cpu_want"]; want >= workWanted {
+			used = max(used, want)
+		}
 		of = float64(s[cluster.SlotCPU]) / cluster.Milli * 100
 	case "mem":
 		of = float64(s[cluster.SlotMem]) / cluster.Milli

@@ -7,15 +7,20 @@ import (
 
 // What a kernel does that counts as use of its session, although nobody types anything: more than this, averaged over the time between
 // two measurements. An interpreter or a web server that waits for somebody stays far below.
+//
+// On an agent that promised more processor time than it has, a program that computes all the time may get less than workCPU. What it
+// wanted tells it from one that waits for somebody: it is always ready to run, while the other one is ready for moments, which a full host
+// makes longer but not long (0 to 3 % were seen where programs that compute waited for two thirds of the time).
 const (
 	workCPU         = 10.0              // percent of one core
+	workWanted      = 50.0              // percent of one core, used or waited for
 	workAccelerator = 5.0               // percent of what is allocated
 	workDisk        = float64(64 << 10) // bytes a second, read and written
 	workNetwork     = float64(16 << 10) // bytes a second, received and sent
 )
 
-// Reading is one measurement of a kernel: cpu_util in percent of a core, <x>_util of accelerators, and the totals io_read, io_write,
-// net_rx and net_tx in bytes. What was not measured is absent.
+// Reading is one measurement of a kernel: cpu_util and cpu_want in percent of a core, <x>_util of accelerators, and the totals io_read,
+// io_write, net_rx and net_tx in bytes. What was not measured is absent.
 type Reading struct {
 	At     time.Time
 	Values map[string]float64
@@ -27,6 +32,10 @@ func Works(before, now Reading) bool {
 		switch {
 		case name == "cpu_util":
 			if v >= workCPU {
+				return true
+			}
+		case name == "cpu_want":
+			if v >= workWanted {
 				return true
 			}
 		case strings.HasSuffix(name, "_util"):

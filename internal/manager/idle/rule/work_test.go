@@ -22,6 +22,8 @@ func TestWorks(t *testing.T) {
 		"nothing is known":              {nil, nil, 0, false},
 		"an interpreter waits":          {nil, values{"cpu_util": 0.8, "mem": 1 << 30}, 0, false},
 		"training at full CPU":          {nil, values{"cpu_util": 100}, 0, true},
+		"training on a full host":       {nil, values{"cpu_util": 3, "cpu_want": 98}, 0, true},
+		"an interpreter waits on one":   {nil, values{"cpu_util": 0.8, "cpu_want": 20}, 0, false},
 		"an accelerator works":          {nil, values{"cpu_util": 1, "cuda_util": 40}, 0, true},
 		"an accelerator waits":          {nil, values{"cuda_util": 0, "cuda_mem": 1 << 34}, 0, false},
 		"a download":                    {values{"net_rx": 0, "net_tx": 0}, values{"net_rx": 10 << 20, "net_tx": 1 << 10}, 5 * time.Second, true},

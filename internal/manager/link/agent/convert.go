@@ -209,6 +209,12 @@ func desiredOf(k *cluster.DesiredKernel) *node.DesiredKernel {
 	}
 	if !k.Stop {
 		out.Egress = k.Egress.String()
+		for _, w := range k.Withheld {
+			out.Withheld = append(out.Withheld, &node.Withheld{FolderId: string(w.Folder), Name: w.Name, Scope: w.Scope, ReadOnly: w.ReadOnly})
+		}
+		if k.AuthorizedKeys != nil {
+			out.AuthorizedKeys = &node.AuthorizedKeys{Lines: k.AuthorizedKeys}
+		}
 	}
 	if k.Spec != nil {
 		out.Spec = specOf(k.Spec)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,17 +22,25 @@ import (
 const (
 	// connectWait is how long a request waits for an agent that is just connecting.
 	connectWait = 3 * time.Second
+	// idleStreams is how long a connection stays open that no stream is on.
+	idleStreams = 5 * time.Minute
 	// maxStreams bounds the byte streams open to one agent.
 	maxStreams = 1000
 )
 
-// hub holds the stream connections of agents, on which this manager is the HTTP/2 client.
+// hub holds the stream connections of agents, on which this manager is the HTTP/2 client. An agent has one while byte streams of it are
+// in use, and for a while after: a connection costs more memory than all else that an idle agent does. Agents that do not know that
+// they may be asked have theirs all the time.
 type hub struct {
 	log  *slog.Logger
+	ask  func(cluster.AgentID) // has an agent dial; it does not block
+	now  func() time.Time
 	work sync.WaitGroup // closes retired connections
 
 	mu    sync.Mutex
 	conns map[cluster.AgentID]*streamConn
+	// asked are agents whose connection is to come.
+	asked map[cluster.AgentID]bool
 	// retired connections finish what runs on them.
 	retired map[*streamConn]struct{}
 	change  chan struct{} // closed and replaced when a connection is added
@@ -43,13 +52,15 @@ type streamConn struct {
 	http   *http.ClientConn
 	raw    net.Conn
 	member *member // nil where nobody watches the certificate
-	// streams under way and retired belong to the hub's lock.
+	// streams under way, when there last was one, and retired belong to the hub's lock.
 	streams int
+	used    time.Time
 	retired bool
 }
 
-func newHub(log *slog.Logger) *hub {
-	return &hub{log: log, conns: map[cluster.AgentID]*streamConn{}, retired: map[*streamConn]struct{}{}, change: make(chan struct{})}
+func newHub(log *slog.Logger, now func() time.Time, ask func(cluster.AgentID)) *hub {
+	return &hub{log: log, now: now, ask: ask, conns: map[cluster.AgentID]*streamConn{}, asked: map[cluster.AgentID]bool{},
+		retired: map[*streamConn]struct{}{}, change: make(chan struct{})}
 }
 
 // add takes a connection over. An older one of the same agent gets no new streams; those
@@ -81,7 +92,8 @@ func (h *hub) put(c *streamConn) error {
 		return errStopping
 	}
 	old := h.conns[c.agent]
-	h.conns[c.agent] = c
+	h.conns[c.agent], c.used = c, h.now()
+	delete(h.asked, c.agent)
 	close(h.change)
 	h.change = make(chan struct{})
 	if old != nil {
@@ -118,7 +130,57 @@ func (h *hub) release(c *streamConn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c.streams--
+	c.used = h.now()
 	h.settle(c)
+}
+
+// want has an agent dial unless it has a connection that works, or is dialling.
+func (h *hub) want(agent cluster.AgentID) {
+	h.mu.Lock()
+	c := h.conns[agent]
+	dial := !h.closed && !h.asked[agent] && (c == nil || c.http.Err() != nil)
+	if dial {
+		h.asked[agent] = true
+	}
+	h.mu.Unlock()
+	if dial {
+		h.ask(agent)
+	}
+}
+
+// wants tells whether an agent's connection is to come.
+func (h *hub) wants(agent cluster.AgentID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked[agent]
+}
+
+// unasked notes that nobody waits for an agent's connection any more: who wants it next asks again.
+func (h *hub) unasked(agent cluster.AgentID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.asked, agent)
+}
+
+// closeIdle closes the connections that have not been used since then, of agents that may be asked for another one.
+func (h *hub) closeIdle(since time.Time, asks func(cluster.AgentID) bool) {
+	h.mu.Lock()
+	var idle []*streamConn
+	for _, c := range h.conns {
+		if c.streams == 0 && c.used.Before(since) {
+			idle = append(idle, c)
+		}
+	}
+	h.mu.Unlock()
+	idle = slices.DeleteFunc(idle, func(c *streamConn) bool { return !asks(c.agent) })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range idle {
+		if h.conns[c.agent] == c && c.streams == 0 { // still
+			delete(h.conns, c.agent)
+			h.retire(c)
+		}
+	}
 }
 
 func (c *streamConn) close() {
@@ -163,6 +225,7 @@ func (h *hub) find(ctx context.Context, agent cluster.AgentID) (*streamConn, err
 		if c != nil || err != nil {
 			return c, err
 		}
+		h.want(agent)
 		if limit == nil {
 			limit = time.NewTimer(connectWait)
 			defer limit.Stop()
@@ -170,8 +233,10 @@ func (h *hub) find(ctx context.Context, agent cluster.AgentID) (*streamConn, err
 		select {
 		case <-change:
 		case <-limit.C:
+			h.unasked(agent)
 			return nil, notConnected(agent)
 		case <-ctx.Done():
+			h.unasked(agent)
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/chassis"
@@ -25,56 +26,120 @@ type batch struct {
 	metrics  *node.Metrics
 }
 
-// ingest passes reports to the Sink. While one batch is being stored the next gathers, so
-// that a busy agent costs few transactions.
+// ingesting is what ingest works with. A connected agent that reports nothing costs no goroutine here.
+type ingesting struct {
+	mu sync.Mutex
+	// open says that reports are stored; asked that one came, or is due; busy that ingest runs.
+	open, asked, busy bool
+	work              sync.WaitGroup
+	due               chassis.Timer // facts that wait; nil: none ever did
+
+	// lastFull is ingest's own: the newest full report.
+	lastFull int64
+}
+
+// startIngesting has reports stored, those that came already first.
+func (s *session) startIngesting() {
+	w := &s.ingesting
+	w.lastFull = -1
+	s.gate().begin()
+	w.mu.Lock()
+	w.open = true
+	w.mu.Unlock()
+	s.wakeIngest()
+}
+
+// stopIngesting returns when ingest has ended; s.ctx must be over.
+func (s *session) stopIngesting() {
+	w := &s.ingesting
+	w.mu.Lock()
+	w.open = false
+	if w.due != nil {
+		w.due.Stop()
+	}
+	w.mu.Unlock()
+	w.work.Wait()
+}
+
+// wakeIngest has what is in inbox stored, and facts that are due.
+func (s *session) wakeIngest() {
+	w := &s.ingesting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = true
+	if w.open && !w.busy {
+		w.busy = true
+		w.work.Go(s.ingest)
+	}
+}
+
+// turn tells ingest whether to look again.
+func (w *ingesting) turn() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.busy = w.asked && w.open
+	w.asked = false
+	return w.busy
+}
+
+// wakeIn has ingest run after some time, for facts that wait.
+func (s *session) wakeIn(wait time.Duration) {
+	w := &s.ingesting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !w.open:
+	case w.due == nil:
+		w.due = s.link.d.Clock.AfterFunc(wait, s.wakeIngest)
+	default:
+		w.due.Reset(wait)
+	}
+}
+
+// gate decides when facts of the agent are stored.
+func (s *session) gate() *factsGate { return &s.link.claims.agent(s.agent).gate }
+
+// ingest passes reports to the Sink while there are any. While one batch is being stored the next gathers, so that a busy agent costs few
+// transactions.
 func (s *session) ingest() {
-	lastFull := int64(-1)
-	gate, clock := &s.link.claims.agent(s.agent).gate, s.link.d.Clock
-	gate.begin()
-	for {
-		facts, wait := gate.take(nil, clock.Now())
-		if facts != nil && !s.report(facts, gate) {
-			return
-		}
-		var due <-chan time.Time // facts that wait
-		var timer chassis.Timer
-		if wait > 0 {
-			timer = clock.NewTimer(wait)
-			due = timer.C()
-		}
-		var first *node.Up
-		select {
-		case first = <-s.inbox:
-		case <-due:
-		case <-s.ctx.Done():
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if s.ctx.Err() != nil {
-			return
-		}
-		if first == nil {
-			continue
-		}
-		b := &batch{kernels: map[string]*node.ObservedKernel{}, progress: map[string]*node.Progress{}}
-		b.add(first, &lastFull)
-	drain:
-		for range inboxSize {
-			select {
-			case up := <-s.inbox:
-				b.add(up, &lastFull)
-			default:
-				break drain
+	for s.ingesting.turn() {
+		for more := true; more; {
+			var b *batch
+			b, more = s.gather()
+			if !s.takeIn(b) {
+				return // the session is over
 			}
 		}
-		if facts, _ := gate.take(b.facts, clock.Now()); facts != nil && !s.report(facts, gate) {
-			return
-		}
-		if !s.store(b) {
-			return
+	}
+}
+
+// gather merges what the inbox holds; more says that there may be more than that.
+func (s *session) gather() (b *batch, more bool) {
+	b = &batch{kernels: map[string]*node.ObservedKernel{}, progress: map[string]*node.Progress{}}
+	for range inboxSize {
+		select {
+		case up := <-s.inbox:
+			b.add(up, &s.ingesting.lastFull)
+		default:
+			return b, false
 		}
 	}
+	return b, true
+}
+
+// takeIn stores a batch and the facts that are due; false ends the session.
+func (s *session) takeIn(b *batch) bool {
+	if s.ctx.Err() != nil {
+		return false
+	}
+	facts, wait := s.gate().take(b.facts, s.link.d.Clock.Now())
+	if facts != nil && !s.report(facts, s.gate()) {
+		return false
+	}
+	if wait > 0 {
+		s.wakeIn(wait)
+	}
+	return s.store(b)
 }
 
 // add merges a message. The newest word about a kernel wins; of two words the higher

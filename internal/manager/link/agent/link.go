@@ -189,7 +189,7 @@ func New(cfg Config, d Deps) (*Link, error) {
 	}
 	l := &Link{cfg: cfg, d: d, log: d.Log, door: newDoor(defaultPlaces), crowd: newCrowd(), watch: newWatch(),
 		sessions: map[cluster.AgentID]*session{}}
-	l.hub, l.watch.tell = newHub(d.Log), l.tellRevocations
+	l.hub, l.watch.tell = newHub(d.Log, d.Clock.Now, l.askForStreams), l.tellRevocations
 	return l, nil
 }
 
@@ -229,6 +229,7 @@ func (l *Link) newServer(message int, streams uint32) *grpc.Server {
 		// Thousands of agents are connected and say little: gRPC's own buffers would be half of what one costs. TLS has read whole records
 		// already, so reading needs none.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(node.Buffer), grpc.SharedWriteBuffer(true),
+		grpc.StaticStreamWindowSize(node.Window), grpc.StaticConnWindowSize(node.Window),
 		// Who neither joins nor opens a control stream does not keep its connection.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: l.cfg.Lease / 2, Timeout: l.cfg.Lease / 2, MaxConnectionIdle: time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
@@ -336,10 +337,16 @@ func (l *Link) Connected(agent cluster.AgentID) bool {
 	return l.sessions[agent] != nil
 }
 
-// Holds tells whether byte streams of an agent are with this manager and work.
-func (l *Link) Holds(agent cluster.AgentID) bool { return l.hub.holds(agent) }
+// Holds tells whether byte streams of an agent are with this manager and work, or would as soon as somebody opens one.
+func (l *Link) Holds(agent cluster.AgentID) bool {
+	if l.hub.holds(agent) {
+		return true
+	}
+	s := l.session(agent)
+	return s != nil && s.asks() && l.d.Clock.Now().Sub(s.heard()) <= 2*l.cfg.Heartbeat
+}
 
-// Await waits until Holds is true, connectWait at most.
+// Await waits until byte streams of an agent work here, connectWait at most.
 func (l *Link) Await(ctx context.Context, agent cluster.AgentID) error {
 	c, err := l.hub.find(ctx, agent)
 	if err != nil {
@@ -355,11 +362,22 @@ func (l *Link) ManagerTLS(id string) *tls.Config { return l.auth.ManagerTLS(id) 
 // Wake makes the link look at an agent's desired state again, soon. It never blocks, and
 // wakes that come close together are one.
 func (l *Link) Wake(agent cluster.AgentID) {
-	l.mu.Lock()
-	s := l.sessions[agent]
-	l.mu.Unlock()
-	if s != nil {
+	if s := l.session(agent); s != nil {
 		s.wake()
+	}
+}
+
+// session is an agent's control stream; nil while it is not connected here.
+func (l *Link) session(agent cluster.AgentID) *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sessions[agent]
+}
+
+// askForStreams has an agent dial its stream connection.
+func (l *Link) askForStreams(agent cluster.AgentID) {
+	if s := l.session(agent); s != nil {
+		s.askForStreams()
 	}
 }
 
@@ -485,7 +503,12 @@ func (l *Link) RenewLeases(ctx context.Context) {
 			return
 		case <-tick.C():
 		}
-		since := l.d.Clock.Now().Add(-every - l.cfg.Heartbeat)
+		now := l.d.Clock.Now()
+		l.hub.closeIdle(now.Add(-idleStreams), func(agent cluster.AgentID) bool {
+			s := l.session(agent)
+			return s != nil && s.asks()
+		})
+		since := now.Add(-every - l.cfg.Heartbeat)
 		var heard []cluster.AgentID
 		l.mu.Lock()
 		for id, s := range l.sessions {

@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/link/ca"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -644,6 +645,105 @@ func TestStreams(t *testing.T) {
 	_, err = b.link.RoundTrip("a1", req)
 	require.Error(t, err, "only routes of agents")
 	_ = first.Close()
+}
+
+// connectAs opens a control stream of an agent that speaks a version.
+func (b *bundle) connectAs(t *testing.T, who identity, version int32) node.Node_SessionClient {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(ctx)
+	require.NoError(t, err)
+	up := hello(who.id)
+	up.GetHello().Version = version
+	require.NoError(t, s.Send(up))
+	require.NotNil(t, receive(t, s).GetWelcome())
+	return s
+}
+
+// TestStreamsAreAskedFor: an agent dials its stream connection when the first byte stream is wanted, also one that connects only then. An
+// agent of an older version is not asked: it has its connection anyway.
+func TestStreamsAreAskedFor(t *testing.T) {
+	t.Parallel()
+	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "here") })
+	for name, c := range map[string]struct {
+		version int32
+		late    bool
+	}{"connected": {node.VersionStreams, false}, "connects": {node.VersionStreams, true}, "older": {node.VersionStreams - 1, false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			who := b.join(t, "a1")
+			require.False(t, b.link.Holds("a1"))
+			type reply struct {
+				text string
+				err  error
+			}
+			got := make(chan reply, 1)
+			get := func() {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://agent/kernels/k/logs", nil)
+				if err != nil {
+					got <- reply{err: err}
+					return
+				}
+				resp, err := b.link.RoundTrip("a1", req)
+				if err != nil {
+					got <- reply{err: err}
+					return
+				}
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				got <- reply{string(text), err}
+			}
+			if c.late {
+				go get()
+			}
+			s := b.connectAs(t, who, c.version)
+			require.Equal(t, c.version >= node.VersionStreams, b.link.Holds("a1"), "others need not look for it elsewhere")
+			if !c.late {
+				go get()
+			}
+			for asked := c.version < node.VersionStreams; !asked; {
+				down, err := s.Recv()
+				require.NoError(t, err)
+				asked = down.GetStreams() != nil
+			}
+			b.serveStreams(t, who, answer)
+			r := await.Value(t, got)
+			require.NoError(t, r.err)
+			require.Equal(t, "here", r.text)
+			require.True(t, b.link.Holds("a1"))
+		})
+	}
+}
+
+// TestStreamsComeBeforeTheirOwners: the order to start an interactive kernel has the agent dial; that of a batch job does not.
+func TestStreamsComeBeforeTheirOwners(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	s := b.connectAs(t, b.join(t, "a1"), node.Version)
+	order := func(id cluster.KernelID, kind cluster.SessionType) {
+		b.change(func() {
+			b.desired = append(b.desired, cluster.DesiredKernel{Kernel: id, Session: "s", Generation: 1,
+				Spec: &cluster.KernelSpec{SessionType: kind}})
+		})
+		b.link.Wake("a1")
+	}
+	next := func() *node.Down {
+		for {
+			down, err := s.Recv()
+			require.NoError(t, err)
+			if down.GetHeartbeat() == nil {
+				return down
+			}
+		}
+	}
+	require.True(t, next().GetDesired().GetFull())
+	order("batch", cluster.Batch)
+	require.Len(t, next().GetDesired().GetKernels(), 1)
+	order("interactive", cluster.Interactive)
+	require.Len(t, next().GetDesired().GetKernels(), 1)
+	require.NotNil(t, next().GetStreams())
 }
 
 func TestStreamsOfAbsentAgents(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,7 +64,7 @@ type pushing struct {
 func (s *session) startPushing() {
 	p := &s.pushing
 	p.sent = sentState{version: s.version, sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{},
-		egress: map[string]cluster.Egress{}}
+		loose: map[string][sha256.Size]byte{}}
 	// Revisions of a later session are higher than those of all earlier ones.
 	p.revision = s.epoch.Load() << 32
 	p.mu.Lock()
@@ -171,9 +172,17 @@ func (s *session) pushOnce(full bool) (took time.Duration, ok bool) {
 		if !s.put(&node.Down{Kind: &node.Down_Desired{Desired: d}}) {
 			return 0, false
 		}
+		if !full && slices.ContainsFunc(list, begins) {
+			s.link.hub.want(s.agent) // owners come as soon as their sessions run
+		}
 	}
 	s.delivery.done(asked)
 	return took, true
+}
+
+// begins tells whether an order, of the news to an agent, is to start an interactive kernel.
+func begins(d cluster.DesiredKernel) bool {
+	return d.Spec != nil && !d.Stop && d.Spec.SessionType == cluster.Interactive
 }
 
 // The first versions of the stream whose agents know folders, and egress policies.
@@ -188,8 +197,26 @@ type sentState struct {
 	sums    map[string][sha256.Size]byte // by kernel and generation
 	// told are the generations of kernels whose specification it has.
 	told map[cluster.KernelID]int64
-	// egress are the policies it was sent, by kernel and generation. A new one is sent without the specification.
-	egress map[string]cluster.Egress
+	// loose are sums of what it was sent that may change within a generation. What is new is sent without the specification.
+	loose map[string][sha256.Size]byte
+}
+
+// looseOf sums up what may change while a kernel runs, as far as the agent understands it.
+func (s *sentState) looseOf(d *cluster.DesiredKernel) [sha256.Size]byte {
+	var b strings.Builder
+	if s.version >= versionEgress {
+		b.WriteString(d.Egress.String())
+	}
+	if s.version >= node.VersionWithheld {
+		for _, w := range d.Withheld {
+			fmt.Fprintf(&b, "\n%s %s %s %t", w.Folder, w.Scope, w.Name, w.ReadOnly)
+		}
+		fmt.Fprintf(&b, "\n%t", d.AuthorizedKeys != nil)
+		for _, line := range d.AuthorizedKeys {
+			b.WriteString("\n" + line)
+		}
+	}
+	return sha256.Sum256([]byte(b.String()))
 }
 
 // changed returns the messages for kernels that differ from what was sent, or all of them,
@@ -202,7 +229,8 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 		// One kernel may be named twice: its present generation to run, an older one to remove.
 		key := string(d.Kernel) + "/" + strconv.FormatInt(d.Generation, 10)
 		present[key] = true
-		if d.Spec == nil && !d.Stop && (s.egress[key] == d.Egress || s.version < versionEgress) {
+		loose := s.looseOf(d)
+		if d.Spec == nil && !d.Stop && s.loose[key] == loose {
 			continue // the agent has it
 		}
 		if d.Spec != nil && !d.Egress.Open() && s.version < versionEgress {
@@ -217,7 +245,7 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 			return nil, fmt.Errorf("encode kernel %s: %w", m.KernelId, err)
 		}
 		sum := sha256.Sum256(raw)
-		s.egress[key] = d.Egress
+		s.loose[key] = loose
 		if full || s.sums[key] != sum {
 			out = append(out, m)
 			s.sums[key] = sum
@@ -229,7 +257,7 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 	for key := range s.sums {
 		if !present[key] {
 			delete(s.sums, key)
-			delete(s.egress, key)
+			delete(s.loose, key)
 			kernel, _, _ := strings.Cut(key, "/")
 			delete(s.told, cluster.KernelID(kernel))
 		}

@@ -24,12 +24,12 @@ const (
 	// supersedeWait is how long a new connection waits for the older one of its agent to let go.
 	supersedeWait = 5 * time.Second
 	// inboxSize and outboxSize bound what is read ahead of the Sink and written ahead of the agent.
-	inboxSize  = 64
+	inboxSize  = 16
 	outboxSize = 16
 )
 
-// session is one control stream of one agent. Two goroutines share it: that of the call, which ingests (to the Sink), and read. push
-// (desired state) and send run while there is something to look at or to say. The first to fail ends all.
+// session is one control stream of one agent. Two goroutines are its own: that of the call, which waits for the end, and read. ingest (to
+// the Sink), push (desired state) and send run while there is something to store, to look at or to say. The first to fail ends all.
 type session struct {
 	link   *Link
 	agent  cluster.AgentID
@@ -42,6 +42,7 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when the stream is over
+	ends   []func()      // what end calls, the last one first; of the call
 
 	epoch    atomic.Int64                 // 0 until registered
 	lastSeen atomic.Int64                 // unix nanoseconds on the link's clock
@@ -49,10 +50,11 @@ type session struct {
 	// held are the kernels that are to run on the agent, as they were read last; never changed, only replaced.
 	held atomic.Pointer[map[cluster.KernelID]bool]
 
-	inbox   chan *node.Up
-	out     chan *node.Down
-	pushing pushing
-	sending sending
+	inbox     chan *node.Up
+	out       chan *node.Down
+	ingesting ingesting
+	pushing   pushing
+	sending   sending
 	// delivery is what the agent was told of its desired state.
 	delivery delivery
 
@@ -64,7 +66,7 @@ var errSuperseded = fault.Conflictf("a newer connection of this agent took over"
 
 // Session serves one control stream until either side ends it.
 func (l *Link) Session(stream grpc.BidiStreamingServer[node.Up, node.Down]) error {
-	err := l.session(stream)
+	err := l.serve(stream)
 	if err != nil && stream.Context().Err() == nil && !errors.Is(err, io.EOF) {
 		l.log.Info("control stream ended", "remote", remote(stream.Context()), "error", err)
 	}
@@ -74,35 +76,71 @@ func (l *Link) Session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	return grpcError(err)
 }
 
-func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) error {
+// serve lets the session begin and end in goroutines of their own. That of the call waits as long as the agent is connected, and a stack
+// that once was deep stays large.
+func (l *Link) serve(stream grpc.BidiStreamingServer[node.Up, node.Down]) error {
+	var s *session
+	var err error
+	aside(func() { s, err = l.begin(stream) })
+	if err == nil {
+		<-s.ctx.Done()
+		err = context.Cause(s.ctx)
+	}
+	if s != nil {
+		aside(func() { s.end(err) })
+	}
+	return err
+}
+
+// aside calls f in a goroutine of its own, and returns when f does.
+func aside(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+// begin makes the session of a stream and has the agent registered. A session that it returns must be ended, also where it fails.
+func (l *Link) begin(stream grpc.BidiStreamingServer[node.Up, node.Down]) (*session, error) {
 	state, ok := tlsState(stream.Context())
 	if !ok {
-		return fault.New(fault.Unauthenticated, "no TLS")
+		return nil, fault.New(fault.Unauthenticated, "no TLS")
 	}
 	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
 	// It is watched before its certificate is looked at, so that no end of the certificate is missed.
-	defer l.watch.add(state, cancel).leave()
+	watched := l.watch.add(state, cancel)
 	agent, serial, err := l.auth.Agent(ctx, state)
 	if err != nil {
-		return err
+		watched.leave()
+		cancel(nil)
+		return nil, err
 	}
 	s := newSession(l, agent, l.log.With("agent", agent), stream)
 	s.remote, s.ctx, s.cancel = remote(ctx), ctx, cancel
-	defer close(s.done)
+	s.atEnd(func() { cancel(nil) })
+	s.atEnd(watched.leave)
+	s.atEnd(func() { close(s.done) })
 	s.saw()
-	// The reader may stay in Recv until the stream is closed by our return, so Stop waits for it, not we.
+	// The reader may stay in Recv until the stream is closed by the call's return, so Stop waits for it, not we.
 	l.work.Go(s.read)
+	return s, s.begin(serial)
+}
+
+// begin has the agent registered, and all that the session does begun.
+func (s *session) begin(serial string) error {
+	l, ctx := s.link, s.ctx
 	hello, err := s.hello()
 	if err != nil {
 		return err
 	}
 	s.version = min(hello.Version, node.Version)
+	s.atEnd(func() { l.leave(s) })
 	if err := l.enter(s); err != nil {
 		return err
 	}
-	defer l.leave(s)
-	group, err := l.auth.ResourceGroup(ctx, agent)
+	group, err := l.auth.ResourceGroup(ctx, s.agent)
 	if err != nil {
 		return err
 	}
@@ -111,28 +149,43 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 			"berth admin join-token create --resource-group, or berth agent move", "asked", hello.ResourceGroup, "token", group)
 	}
 	epoch, err := l.d.Sink.Register(ctx, cluster.NodeHello{
-		Agent: agent, BootID: hello.BootId, Version: hello.AgentVersion, ResourceGroup: group, Region: hello.Region,
+		Agent: s.agent, BootID: hello.BootId, Version: hello.AgentVersion, ResourceGroup: group, Region: hello.Region,
 		Addr: s.remote, Serial: serial, HighestEpoch: hello.HighestEpoch,
 	})
 	if err != nil {
-		return fmt.Errorf("register agent %s: %w", agent, err)
+		return fmt.Errorf("register agent %s: %w", s.agent, err)
 	}
 	if l.d.Hold != nil {
-		if err := l.d.Hold(ctx, agent, epoch); err != nil {
-			return fmt.Errorf("note that agent %s is connected here: %w", agent, err)
+		if err := l.d.Hold(ctx, s.agent, epoch); err != nil {
+			return fmt.Errorf("note that agent %s is connected here: %w", s.agent, err)
 		}
 	}
 	s.epoch.Store(epoch)
-	defer s.farewell()
+	s.atEnd(s.farewell)
 	s.log.Info("agent connected", "remote", s.remote, "epoch", epoch, "version", hello.AgentVersion)
+	s.atEnd(s.stopSending)
 	s.startSending(&node.Down{Kind: &node.Down_Welcome{Welcome: &node.Welcome{
 		Version: s.version, Epoch: epoch, LeaseMs: l.cfg.Lease.Milliseconds(), HeartbeatMs: l.cfg.Heartbeat.Milliseconds(),
 	}}})
-	defer s.stopSending()
+	if l.hub.wants(s.agent) {
+		s.askForStreams()
+	}
+	s.atEnd(s.stopPushing)
 	s.startPushing()
-	defer s.stopPushing()
-	s.ingest() // until ctx is over
-	return context.Cause(ctx)
+	s.atEnd(s.stopIngesting)
+	s.startIngesting()
+	return nil
+}
+
+// atEnd has end call f, before what it was told earlier.
+func (s *session) atEnd(f func()) { s.ends = append(s.ends, f) }
+
+// end undoes what begin did.
+func (s *session) end(why error) {
+	s.cancel(why)
+	for _, f := range slices.Backward(s.ends) {
+		f()
+	}
 }
 
 func newSession(l *Link, agent cluster.AgentID, log *slog.Logger, stream grpc.BidiStreamingServer[node.Up, node.Down]) *session {
@@ -244,6 +297,7 @@ func (s *session) read() {
 		}
 		select {
 		case s.inbox <- up:
+			s.wakeIngest()
 		case <-s.ctx.Done():
 			return
 		}
@@ -253,9 +307,9 @@ func (s *session) read() {
 // sending is what send works with. An agent that nothing is to be told costs no goroutine here.
 type sending struct {
 	mu sync.Mutex
-	// open says that the stream takes messages, busy that send runs.
-	open, busy bool
-	beat       chassis.Timer
+	// open says that the stream takes messages, busy that send runs, streams that the agent is to be asked for its stream connection.
+	open, busy, streams bool
+	beat                chassis.Timer
 
 	// These are send's own.
 	told    []string     // the managers that the agent knows of
@@ -300,6 +354,20 @@ func (s *session) wakeSend() {
 	}
 }
 
+// asks tells whether the agent dials its stream connection when it is asked to.
+func (s *session) asks() bool { return s.sending.welcomed() && s.version >= node.VersionStreams }
+
+// askForStreams has the agent dial its stream connection.
+func (s *session) askForStreams() {
+	if !s.asks() {
+		return
+	}
+	s.sending.mu.Lock()
+	s.sending.streams = true
+	s.sending.mu.Unlock()
+	s.wakeSend()
+}
+
 // next takes the next message to send; nil ends send.
 func (s *session) next() *node.Down {
 	w := &s.sending
@@ -310,6 +378,10 @@ func (s *session) next() *node.Down {
 		case m := <-s.out:
 			return m
 		default:
+		}
+		if w.streams {
+			w.streams = false
+			return &node.Down{Kind: &node.Down_Streams{Streams: &node.Streams{}}}
 		}
 	}
 	w.busy = false

@@ -32,7 +32,8 @@ const (
 
 // Local are the agents that are connected to this manager; *agent.Link is it.
 type Local interface {
-	// Holds tells whether an agent's byte streams are here and work; Await waits a moment for that.
+	// Holds tells whether an agent's byte streams are here and work, or would as soon as one is opened; Await waits a moment for them to
+	// work.
 	Holds(agent cluster.AgentID) bool
 	Await(ctx context.Context, agent cluster.AgentID) error
 	RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Response, error)

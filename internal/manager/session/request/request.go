@@ -414,7 +414,7 @@ func delta(text string) (time.Duration, error) {
 
 // TooBig says which slot no agent could ever give and by how much; nil when one could or none is known yet. Only
 // agents of the architecture count.
-func TooBig(want cluster.Slots, architecture string, agents []dbgen.LargestAgentsRow) error {
+func TooBig(want cluster.Slots, architecture string, agents []dbgen.AgentShapesRow) error {
 	var best string
 	var missing cluster.Slots
 	least := 0.0

@@ -17,6 +17,7 @@ import (
 type proposal struct {
 	session     cluster.SessionID
 	owner       scheduler.Owner
+	group       string
 	private     bool
 	kernels     []scheduler.Kernel
 	generations []int64

@@ -11,10 +11,12 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/resource/limit"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/store/feed"
 	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 // lookChunk is how many sessions one query reads. It bounds the memory that the rows take, and keeps the number of queries small, each of
@@ -54,6 +56,11 @@ type memory struct {
 	// these lists when collect comes to it.
 	fresh, round []cluster.SessionID
 	turn         int
+	// tree is the hierarchical quotas as scheduler.Cluster knows them; treeDigest is 0 before they were read. weighed are members whose
+	// share was made with a weight of their own.
+	tree       *limit.Tree
+	treeDigest uint64
+	weighed    map[quota.ID]bool
 	// sharesAt is when fair shares are computed again from past use.
 	sharesAt time.Time
 	// changed is set when something happened after which stored explanations may be wrong.
@@ -158,6 +165,9 @@ func (r memoryReader) Apply(ctx context.Context, changes feed.Changes) error {
 		if _, err := m.readQuotas(ctx, q, m.knownOwners()); err != nil {
 			return err
 		}
+		if _, err := m.readTree(ctx, q); err != nil {
+			return err
+		}
 	}
 	clear(m.stale)
 	clear(m.staleAgents)
@@ -213,6 +223,9 @@ func (m *memory) readAll(ctx context.Context, q *dbgen.Queries) (drift int, err 
 		}
 	}
 	count(m.readQuotas(ctx, q, m.knownOwners()))
+	if err == nil {
+		count(m.readTree(ctx, q))
+	}
 	return drift, err
 }
 
@@ -514,6 +527,7 @@ func newMemory(clock chassis.Clock) *memory {
 		owners: map[scheduler.Scope]seen{}, slots: map[cluster.SlotName]bool{cluster.SlotCPU: true, cluster.SlotMem: true},
 		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{},
 		trials: map[cluster.AgentID]time.Time{}, clock: clock, doomed: map[cluster.SessionID]string{},
+		tree: &limit.Tree{}, weighed: map[quota.ID]bool{},
 		texts: map[string]string{}, requests: map[string]cluster.Slots{},
 	}
 }

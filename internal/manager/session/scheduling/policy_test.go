@@ -342,3 +342,50 @@ func TestRescheduling(t *testing.T) {
 	require.Eventually(t, func() bool { return metric(t, registry, "berth_scheduler_resyncs_total") > resyncs }, patience, 5*time.Millisecond)
 	require.Zero(t, metric(t, registry, "berth_scheduler_drift_total"))
 }
+
+// TestHierarchicalQuotas: a level of the tree keeps a session waiting and is named; what a sub-project is guaranteed is lent until somebody
+// waits for it; a lower limit ends nothing.
+func TestHierarchicalQuotas(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.agent("a1", 16, 1<<40)
+	var above string
+	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT id::text FROM projects WHERE name = 'default'`).Scan(&above))
+	sub := uuid.NewString()
+	b.exec(`INSERT INTO projects (id, name, domain_name, resource_policy, parent_id) VALUES ($1, 'vision', 'default', 'default', $2)`,
+		sub, above)
+	set := func(project string, guaranteed, most string) {
+		b.exec(`DELETE FROM quotas WHERE project_id = $1`, project)
+		b.exec(`INSERT INTO quotas (id, domain_name, project_id, guaranteed, most) VALUES ($1, 'default', $2, $3, $4)`,
+			uuid.NewString(), project, guaranteed, most)
+		b.store.Wake(store.TopicSchedule)
+	}
+	set(above, `{}`, `{"cpu": 4000}`)
+	planner, _ := b.measured(nil)
+	first := b.session("", 3)
+	b.becomes(first, "SCHEDULED", "")
+	second := b.session("", 2)
+	b.becomes(second, "PENDING", "quota")
+	e, err := planner.Explain(t.Context(), second)
+	require.NoError(t, err)
+	require.Equal(t, "default/default limit 4 cpu, 3 cpu in use, and it asks for 2 cpu", e.Text)
+
+	// The sub-project's guarantee goes first, although its session is the younger one.
+	set(sub, `{"cpu": 2000}`, `{}`)
+	third := b.session("", 2)
+	b.exec(`UPDATE sessions SET project_id = $2 WHERE id = $1`, string(third), sub)
+	b.store.Wake(store.TopicSchedule)
+	b.becomes(third, "PENDING", "quota")
+	b.end(first)
+	b.becomes(third, "SCHEDULED", "")
+	b.becomes(second, "SCHEDULED", "")
+
+	// Lower than what is used: nothing ends, and nothing more starts.
+	set(above, `{}`, `{"cpu": 1000}`)
+	fourth := b.session("", 1)
+	b.becomes(fourth, "PENDING", "quota")
+	b.becomes(third, "SCHEDULED", "")
+	b.exec(`DELETE FROM quotas`)
+	b.store.Wake(store.TopicSchedule)
+	b.becomes(fourth, "SCHEDULED", "")
+}

@@ -6,8 +6,10 @@ import (
 	"slices"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/resource/limit"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 // allowance holds the limits of owners and what they use when a batch is committed. The lock of placements is held, and nothing but a
@@ -15,6 +17,7 @@ import (
 type allowance struct {
 	quotas map[scheduler.Scope]*scheduler.Quota
 	used   map[scheduler.Scope]*scheduler.Usage
+	tree   *quota.Tree // of hierarchical quotas; nil: none
 }
 
 // freshAllowance reads the limits of the owners of a batch. Where a limit concerns what the batch asks for, it also adds up what the
@@ -26,7 +29,7 @@ func freshAllowance(ctx context.Context, q *dbgen.Queries, batch []proposal, kin
 			scopes[s] = true
 		}
 	}
-	quotas, _, err := readQuotas(ctx, q, scopes, kinds)
+	quotas, _, err := limit.Quotas(ctx, q, scopes, kinds)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +99,36 @@ func freshAllowance(ctx context.Context, q *dbgen.Queries, batch []proposal, kin
 			}
 		}
 	}
-	return a, nil
+	a.tree, err = freshTree(ctx, q, batch)
+	return a, err
+}
+
+// freshTree reads the hierarchical quotas, with what is used of those that a batch counts against. What is kept for those who wait is the
+// scheduler's to decide; a commit only makes sure that no level gets more than its limit.
+func freshTree(ctx context.Context, q *dbgen.Queries, batch []proposal) (*quota.Tree, error) {
+	t, err := limit.ReadTree(ctx, q)
+	if err != nil || len(t.Rules) == 0 {
+		return nil, err
+	}
+	ruled, domains := t.Domains(), map[string]bool{}
+	for i := range batch {
+		if d := batch[i].owner.Domain; !batch[i].private && slices.Contains(ruled, d) {
+			domains[d] = true
+		}
+	}
+	return t.Count(ctx, q, sorted(domains), false)
+}
+
+// levels are the levels of the tree that a session counts against, nil where there are none.
+func (a *allowance) levels(p *proposal) *quota.Chain {
+	if a.tree == nil || p.private {
+		return nil
+	}
+	chain, known := a.tree.Chain(p.group, p.owner.Domain, p.owner.Project, p.owner.User)
+	if !known {
+		return nil
+	}
+	return &chain
 }
 
 func sorted(set map[string]bool) []string {
@@ -149,29 +181,23 @@ func (p *proposal) asks() scheduler.Usage {
 // allows reports whether the limits of every owner leave room for the session. Only slots that the session asks for count. An owner who is
 // over the limit of another slot may start it.
 func (a *allowance) allows(p *proposal) bool {
-	more := p.asks()
+	var levels []scheduler.Level
 	for _, s := range p.owner.Scopes() {
-		quota := a.quotas[s]
-		if quota == nil {
-			continue
-		}
-		used := a.of(s)
-		if more.Sessions > 0 && quota.Sessions >= 0 && used.Sessions+more.Sessions > quota.Sessions ||
-			more.Private > 0 && quota.Private >= 0 && used.Private+more.Private > quota.Private {
-			return false
-		}
-		for slot, v := range more.Slots {
-			if limit, limited := quota.Slots[slot]; limited && v > 0 && used.Slots[slot]+v > limit {
-				return false
-			}
+		if quota := a.quotas[s]; quota != nil {
+			levels = append(levels, scheduler.Level{Scope: s, Quota: quota, Used: *a.of(s)})
 		}
 	}
-	return true
+	refused, _ := scheduler.Admit(levels, p.asks())
+	tree := a.levels(p)
+	return refused == nil && (tree == nil || tree.Over(quota.Asks(p.asks().Slots)) == nil)
 }
 
 // take counts the session as started.
 func (a *allowance) take(p *proposal) {
 	more := p.asks()
+	if tree := a.levels(p); tree != nil {
+		tree.Use(quota.Asks(more.Slots), 1)
+	}
 	for _, s := range p.owner.Scopes() {
 		used := a.of(s)
 		used.Sessions += more.Sessions

@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/resource/limit"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/scheduler"
 )
@@ -65,7 +66,7 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 
 	rapid.Check(t, func(rt *rapid.T) {
 		exec(`DELETE FROM sessions`)
-		limit := rapid.Custom(func(rt *rapid.T) string { // of cpu, sometimes of toys
+		amounts := rapid.Custom(func(rt *rapid.T) string { // of cpu, sometimes of toys
 			out := map[string]int64{}
 			if rapid.Bool().Draw(rt, "cpu?") {
 				out["cpu"] = 1000 * rapid.Int64Range(0, 8).Draw(rt, "cpu")
@@ -80,11 +81,16 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 			exec(`UPDATE keypair_resource_policies SET total_resource_slots = $2, max_concurrent_sessions = $3,
 			max_concurrent_sftp_sessions = $4,`+
 				` default_for_unspecified = $5 WHERE name = $1`,
-				p, limit.Draw(rt, p), rapid.IntRange(0, 5).Draw(rt, "sessions"), rapid.IntRange(0, 2).Draw(rt, "private"),
+				p, amounts.Draw(rt, p), rapid.IntRange(0, 5).Draw(rt, "sessions"), rapid.IntRange(0, 2).Draw(rt, "private"),
 				rapid.SampledFrom([]string{"LIMITED", "UNLIMITED", "UNLIMITED"}).Draw(rt, "default"))
 		}
-		exec(`UPDATE projects SET total_resource_slots = $1`, limit.Draw(rt, "projects"))
-		exec(`UPDATE domains SET total_resource_slots = $1`, limit.Draw(rt, "domain"))
+		own := map[string]int{} // the limits of keypairs
+		for _, key := range []string{"K1", "K1B", "K2"} {
+			own[key] = rapid.IntRange(0, 4).Draw(rt, "own "+key)
+			exec(`UPDATE keypairs SET concurrency_limit = nullif($2::int, 0) WHERE access_key = $1`, key, own[key])
+		}
+		exec(`UPDATE projects SET total_resource_slots = $1`, amounts.Draw(rt, "projects"))
+		exec(`UPDATE domains SET total_resource_slots = $1`, amounts.Draw(rt, "domain"))
 
 		var all []proposal
 		for range rapid.IntRange(1, 16).Draw(rt, "n") {
@@ -154,7 +160,7 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 				}
 			}
 		}
-		quotas, _, err := readQuotas(context.Background(), s.Queries, scopes, kinds)
+		quotas, _, err := limit.Quotas(context.Background(), s.Queries, scopes, kinds)
 		require.NoError(t, err)
 		for i := range all {
 			if refused[all[i].session] != "" {
@@ -165,6 +171,11 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 				sums[scope].Sessions += more.Sessions
 				sums[scope].Private += more.Private
 				sums[scope].Slots = sums[scope].Slots.Add(more.Slots)
+			}
+		}
+		for scope, u := range sums {
+			if limit := own[scope.ID]; scope.Kind == scheduler.ScopeKeypair && limit > 0 && u.Sessions > limit {
+				rt.Fatalf("keypair %s has %d sessions, its own limit is %d", scope.ID, u.Sessions, limit)
 			}
 		}
 		for scope, q := range quotas {

@@ -274,7 +274,7 @@ func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evic
 			for _, pl := range d.Placements {
 				byID[pl.Kernel] = pl
 			}
-			p := proposal{session: d.Session, owner: e.owner, private: e.private, kernels: e.kernels, generations: e.generations}
+			p := proposal{session: d.Session, owner: e.owner, group: e.group, private: e.private, kernels: e.kernels, generations: e.generations}
 			for _, k := range e.kernels {
 				p.placements = append(p.placements, byID[k.ID])
 			}

@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/resource/limit"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/scheduler"
@@ -337,7 +338,7 @@ func (m *memory) readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[sc
 	if len(scopes) == 0 {
 		return 0, nil
 	}
-	quotas, listed, err := readQuotas(ctx, q, scopes, m.slots)
+	quotas, listed, err := limit.Quotas(ctx, q, scopes, m.slots)
 	if err != nil {
 		return 0, err
 	}
@@ -358,51 +359,18 @@ func (m *memory) readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[sc
 	return changed, nil
 }
 
-// readQuotas reads the limits of owners; an owner without limits is absent from out. listed is set when one of the policies allows only the
-// slots that it lists. Its limits for all other names in kinds are then 0.
-func readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bool,
-	kinds map[cluster.SlotName]bool) (out map[scheduler.Scope]*scheduler.Quota, listed bool, err error) {
-	users, keypairs, projects, domains := []string{}, []string{}, []string{}, []string{}
-	for s := range scopes {
-		switch {
-		case s.ID == "":
-		case s.Kind == scheduler.ScopeUser:
-			users = append(users, s.ID)
-		case s.Kind == scheduler.ScopeKeypair:
-			keypairs = append(keypairs, s.ID)
-		case s.Kind == scheduler.ScopeProject:
-			projects = append(projects, s.ID)
-		case s.Kind == scheduler.ScopeDomain:
-			domains = append(domains, s.ID)
-		}
-	}
-	rows, err := q.QuotaFacts(ctx, users, keypairs, projects, domains)
+// readTree reads the hierarchical quotas and passes them on to the scheduler if they changed.
+func (m *memory) readTree(ctx context.Context, q *dbgen.Queries) (changed int, err error) {
+	t, err := limit.ReadTree(ctx, q)
 	if err != nil {
-		return nil, false, fmt.Errorf("read limits of owners: %w", err)
+		return 0, err
 	}
-	out = map[scheduler.Scope]*scheduler.Quota{}
-	for _, r := range rows {
-		quota := &scheduler.Quota{Name: r.Name, Slots: cluster.Slots{}, Sessions: -1, Private: -1}
-		if err := json.Unmarshal(r.Slots, &quota.Slots); err != nil {
-			return nil, false, fmt.Errorf("read limits of %s %s: %w", r.Kind, r.Name, err)
-		}
-		if r.ListedOnly {
-			listed = true
-			for kind := range kinds {
-				if _, ok := quota.Slots[kind]; !ok {
-					quota.Slots[kind] = 0
-				}
-			}
-		}
-		if r.Sessions > 0 {
-			quota.Sessions = int(r.Sessions)
-		}
-		if r.Private > 0 {
-			quota.Private = int(r.Private)
-		}
-		if len(quota.Slots) > 0 || quota.Sessions >= 0 || quota.Private >= 0 {
-			out[scheduler.Scope{Kind: scheduler.ScopeKind(r.Kind), ID: r.ID}] = quota
-		}
+	// fmt writes maps in the order of their keys.
+	digest := sum(fmt.Appendf(nil, "%v %v %v %v", t.Rules, t.Projects, t.Users, t.Weights))
+	if m.treeDigest == digest || m.treeDigest == 0 && len(t.Rules)+len(t.Projects) == 0 {
+		return 0, nil
 	}
-	return out, listed, nil
+	m.tree, m.treeDigest, m.sharesAt = t, digest, time.Time{}
+	m.cluster.SetTree(t.Facts)
+	return 1, nil
 }

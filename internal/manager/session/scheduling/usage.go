@@ -12,6 +12,8 @@ import (
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/fairshare"
+	"berth.dev/berth/internal/scheduler/quota"
 )
 
 const (
@@ -82,14 +84,14 @@ func (m *memory) readShares(ctx context.Context, q *dbgen.Queries, now time.Time
 	if now.Before(m.sharesAt) {
 		return nil
 	}
-	decays := map[string]scheduler.Decay{}
+	decays := map[string]fairshare.Decay{}
 	var names []string
 	since := now
 	for name, g := range m.groups {
 		if g.policy.Order != "fair-share" {
 			continue
 		}
-		decay, err := scheduler.ParseDecay(g.policy.OrderOptions)
+		decay, err := fairshare.Parse(g.policy.OrderOptions)
 		if err != nil {
 			return fmt.Errorf("read options of resource group %s: %w", name, err)
 		}
@@ -112,8 +114,12 @@ func (m *memory) readShares(ctx context.Context, q *dbgen.Queries, now time.Time
 	}
 	used := map[owner]map[time.Time]map[cluster.SlotName]float64{}
 	for _, r := range rows {
-		for _, scope := range []scheduler.Scope{{Kind: scheduler.ScopeUser, ID: r.UserID}, {Kind: scheduler.ScopeProject, ID: r.ProjectID},
-			{Kind: scheduler.ScopeDomain, ID: r.DomainName}} {
+		scopes := []scheduler.Scope{{Kind: scheduler.ScopeUser, ID: r.UserID}, {Kind: scheduler.ScopeProject, ID: r.ProjectID},
+			{Kind: scheduler.ScopeDomain, ID: r.DomainName}}
+		for _, above := range m.tree.Above(cluster.ProjectID(r.ProjectID)) { // what is used in a project counts for those that it lies in
+			scopes = append(scopes, scheduler.Scope{Kind: scheduler.ScopeProject, ID: string(above)})
+		}
+		for _, scope := range scopes {
 			o := owner{r.ResourceGroup, scope}
 			if used[o] == nil {
 				used[o] = map[time.Time]map[cluster.SlotName]float64{}
@@ -124,16 +130,35 @@ func (m *memory) readShares(ctx context.Context, q *dbgen.Queries, now time.Time
 			used[o][r.Day][cluster.SlotName(r.Slot)] += r.Amount
 		}
 	}
+	for id := range m.tree.Weights {
+		m.weighed[id] = true
+	}
 	capacity := map[string]cluster.Slots{}
 	for _, a := range m.agents {
 		capacity[a.group] = capacity[a.group].Add(a.capacity)
 	}
 	for o, days := range used {
-		buckets := make([]scheduler.Bucket, 0, len(days))
+		buckets := make([]fairshare.Bucket, 0, len(days))
 		for day, slots := range days {
-			buckets = append(buckets, scheduler.Bucket{Start: day, Used: slots})
+			buckets = append(buckets, fairshare.Bucket{Start: day, Used: slots})
 		}
-		m.cluster.SetShare(o.group, o.scope, decays[o.group].Share(now, capacity[o.group], buckets, 0))
+		share := func(weight float64) float64 { return decays[o.group].Share(now, capacity[o.group], buckets, weight) }
+		id := quota.ID{}
+		switch o.scope.Kind {
+		case scheduler.ScopeDomain:
+			id.Domain = o.scope.ID
+		case scheduler.ScopeProject:
+			id.Project = cluster.ProjectID(o.scope.ID)
+		}
+		m.cluster.SetShare(o.group, o.scope, share(m.tree.Weights[id]))
+		if o.scope.Kind != scheduler.ScopeUser {
+			continue
+		}
+		for id := range m.weighed { // one that has no weight any more has the default one
+			if string(id.User) == o.scope.ID {
+				m.cluster.SetShare(o.group, scheduler.MemberScope(id.Project, id.User), share(m.tree.Weights[id]))
+			}
+		}
 	}
 	return nil
 }

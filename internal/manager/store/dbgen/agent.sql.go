@@ -68,6 +68,51 @@ func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsR
 	return items, nil
 }
 
+const agentShapes = `-- name: AgentShapes :many
+SELECT min(id)::text AS id, resource_group, architecture, status, schedulable, capacity, slot_kinds FROM agents
+WHERE resource_group = ANY($1::text[]) AND status <> 'TERMINATED'
+GROUP BY resource_group, architecture, status, schedulable, capacity, slot_kinds
+`
+
+type AgentShapesRow struct {
+	ID            string
+	ResourceGroup string
+	Architecture  string
+	Status        cluster.AgentStatus
+	Schedulable   bool
+	Capacity      cluster.Slots
+	SlotKinds     dbtype.Strings
+}
+
+// The same for agents that are alike together, with one's id.
+func (q *Queries) AgentShapes(ctx context.Context, groups []string) ([]AgentShapesRow, error) {
+	rows, err := q.db.Query(ctx, agentShapes, groups)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []AgentShapesRow{}
+	for rows.Next() {
+		var i AgentShapesRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.ResourceGroup,
+			&i.Architecture,
+			&i.Status,
+			&i.Schedulable,
+			&i.Capacity,
+			&i.SlotKinds,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const agentViews = `-- name: AgentViews :many
 SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, orders_at, conditions, trial FROM agents WHERE id = ANY($1::text[])
 `

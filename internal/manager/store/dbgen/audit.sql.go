@@ -8,7 +8,6 @@ package dbgen
 import (
 	"context"
 	"encoding/json"
-
 	"time"
 )
 
@@ -19,6 +18,39 @@ SELECT set_config('berth.audit_retention', 'on', true)
 func (q *Queries) AllowAuditRetention(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, allowAuditRetention)
 	return err
+}
+
+const auditBehind = `-- name: AuditBehind :many
+SELECT a.id, (a.tx::text)::text AS tx FROM audit_log a
+WHERE (a.tx, a.id) > ((SELECT e.tx FROM audit_exports e WHERE e.name = $1), (SELECT e.id FROM audit_exports e WHERE e.name = $1))
+  AND a.tx < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY a.tx, a.id LIMIT $2
+`
+
+type AuditBehindRow struct {
+	ID int64
+	Tx string
+}
+
+// The next entries that an export has not sent, in order, of transactions older than all that run.
+func (q *Queries) AuditBehind(ctx context.Context, name string, maxRows int32) ([]AuditBehindRow, error) {
+	rows, err := q.db.Query(ctx, auditBehind, name, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []AuditBehindRow{}
+	for rows.Next() {
+		var i AuditBehindRow
+		if err := rows.Scan(&i.ID, &i.Tx); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const auditChanges = `-- name: AuditChanges :many
@@ -66,7 +98,7 @@ func (q *Queries) AuditChanges(ctx context.Context, entries []string, most int64
 }
 
 const auditEntries = `-- name: AuditEntries :many
-SELECT id, entry, at, action, object, result, reason, user_id, email, role, domain_name, access_key, acting_for, address, request_id FROM audit_log WHERE id = ANY($1::bigint[])
+SELECT id, entry, at, action, object, result, reason, user_id, email, role, domain_name, access_key, acting_for, address, request_id, tx FROM audit_log WHERE id = ANY($1::bigint[])
 `
 
 func (q *Queries) AuditEntries(ctx context.Context, ids []int64) ([]AuditLog, error) {
@@ -94,6 +126,73 @@ func (q *Queries) AuditEntries(ctx context.Context, ids []int64) ([]AuditLog, er
 			&i.ActingFor,
 			&i.Address,
 			&i.RequestID,
+			&i.Tx,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const auditNotSent = `-- name: AuditNotSent :exec
+UPDATE audit_exports SET failing_since = coalesce(failing_since, now()), problem = $1 WHERE name = $2
+`
+
+func (q *Queries) AuditNotSent(ctx context.Context, problem string, name string) error {
+	_, err := q.db.Exec(ctx, auditNotSent, problem, name)
+	return err
+}
+
+const auditSent = `-- name: AuditSent :exec
+UPDATE audit_exports SET tx = CAST($1::text AS xid8), id = $2, sent_at = now(), failing_since = NULL, problem = '' WHERE name = $3
+`
+
+func (q *Queries) AuditSent(ctx context.Context, tx string, iD int64, name string) error {
+	_, err := q.db.Exec(ctx, auditSent, tx, iD, name)
+	return err
+}
+
+const beginAuditExport = `-- name: BeginAuditExport :exec
+INSERT INTO audit_exports (name, tx, id) VALUES ($1, pg_snapshot_xmin(pg_current_snapshot()), 0) ON CONFLICT DO NOTHING
+`
+
+// The first export begins with what is done from now on.
+func (q *Queries) BeginAuditExport(ctx context.Context, name string) error {
+	_, err := q.db.Exec(ctx, beginAuditExport, name)
+	return err
+}
+
+const failingAuditExports = `-- name: FailingAuditExports :many
+SELECT e.name, e.problem, e.failing_since::timestamptz AS failing_since,
+       (SELECT count(*) FROM (SELECT 1 FROM audit_log a WHERE (a.tx, a.id) > (e.tx, e.id) LIMIT 10000) AS w)::bigint AS waiting
+FROM audit_exports e WHERE e.failing_since IS NOT NULL ORDER BY e.name
+`
+
+type FailingAuditExportsRow struct {
+	Name         string
+	Problem      string
+	FailingSince time.Time
+	Waiting      int64
+}
+
+func (q *Queries) FailingAuditExports(ctx context.Context) ([]FailingAuditExportsRow, error) {
+	rows, err := q.db.Query(ctx, failingAuditExports)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []FailingAuditExportsRow{}
+	for rows.Next() {
+		var i FailingAuditExportsRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Problem,
+			&i.FailingSince,
+			&i.Waiting,
 		); err != nil {
 			return nil, err
 		}

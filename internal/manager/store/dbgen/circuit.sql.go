@@ -197,9 +197,10 @@ func (q *Queries) Admit(ctx context.Context, circuitID string, address string, u
 const appSession = `-- name: AppSession :one
 
 SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, s.project_id, s.resource_group, u.role AS owner_role,
-       k.id AS kernel_id, k.status AS kernel_status, coalesce(k.agent_id, '')::text AS agent_id, k.service_ports,
+       p.name AS project_name, p.is_active AS project_active, k.id AS kernel_id, k.status AS kernel_status, coalesce(k.agent_id, '')::text AS agent_id, k.service_ports,
        coalesce(g.wsproxy_addr, '')::text AS wsproxy_addr
 FROM sessions s JOIN users u ON u.id = s.user_id JOIN resource_groups g ON g.name = s.resource_group
+JOIN projects p ON p.id = s.project_id
 JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0
 WHERE s.id = $1
 `
@@ -214,6 +215,8 @@ type AppSessionRow struct {
 	ProjectID     string
 	ResourceGroup string
 	OwnerRole     string
+	ProjectName   string
+	ProjectActive bool
 	KernelID      string
 	KernelStatus  cluster.Status
 	AgentID       string
@@ -236,6 +239,8 @@ func (q *Queries) AppSession(ctx context.Context, id string) (AppSessionRow, err
 		&i.ProjectID,
 		&i.ResourceGroup,
 		&i.OwnerRole,
+		&i.ProjectName,
+		&i.ProjectActive,
 		&i.KernelID,
 		&i.KernelStatus,
 		&i.AgentID,
@@ -365,7 +370,7 @@ func (q *Queries) CircuitDoctorRows(ctx context.Context, seenSince time.Time) ([
 }
 
 const circuitViews = `-- name: CircuitViews :many
-SELECT c.id, c.proxy, c.mode, c.label, c.port, c.session_id, c.kernel_id, c.app, c.protocol, c.target, c.path, c.user_id, c.created_by, c.public, c.allowed, c.epoch, c.limits, c.created_at, c.expires_at, c.last_activity, c.revision, c.changed, s.name AS session_name, s.access_key, s.domain_name, u.role AS owner_role, k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
+SELECT c.id, c.proxy, c.mode, c.label, c.port, c.session_id, c.kernel_id, c.app, c.protocol, c.target, c.path, c.user_id, c.created_by, c.public, c.allowed, c.epoch, c.limits, c.created_at, c.expires_at, c.last_activity, c.revision, c.changed, s.name AS session_name, s.access_key, s.domain_name, s.project_id, u.role AS owner_role, k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
        ARRAY(SELECT m.email FROM circuit_shares h JOIN users m ON m.id = h.user_id WHERE h.circuit_id = c.id ORDER BY m.email)::text[] AS shared_users,
        ARRAY(SELECT p.name FROM circuit_shares h JOIN projects p ON p.id = h.project_id WHERE h.circuit_id = c.id ORDER BY p.name)::text[] AS shared_projects,
        EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
@@ -379,6 +384,7 @@ type CircuitViewsRow struct {
 	SessionName      string
 	AccessKey        string
 	DomainName       string
+	ProjectID        string
 	OwnerRole        string
 	KernelStatus     cluster.Status
 	KernelBeforeLost string
@@ -423,6 +429,7 @@ func (q *Queries) CircuitViews(ctx context.Context, viewer string, ids []string)
 			&i.SessionName,
 			&i.AccessKey,
 			&i.DomainName,
+			&i.ProjectID,
 			&i.OwnerRole,
 			&i.KernelStatus,
 			&i.KernelBeforeLost,
@@ -441,14 +448,14 @@ func (q *Queries) CircuitViews(ctx context.Context, viewer string, ids []string)
 }
 
 const circuitsInReach = `-- name: CircuitsInReach :many
-SELECT c.id FROM circuits c
-WHERE CASE WHEN $1::uuid IS NOT NULL THEN c.session_id = $1::uuid
-      ELSE c.user_id = $2::uuid OR EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
-           WHERE h.circuit_id = c.id AND (h.user_id = $2::uuid OR m.user_id = $2::uuid)) END
+SELECT c.id FROM circuits c WHERE c.session_id = $1::uuid
+   OR $1::uuid IS NULL AND (c.user_id = $2::uuid OR c.id = ANY(ARRAY(
+       SELECT h.circuit_id FROM circuit_shares h WHERE h.user_id = $2::uuid
+       UNION SELECT h.circuit_id FROM project_members m JOIN circuit_shares h ON h.project_id = m.project_id WHERE m.user_id = $2::uuid)))
 ORDER BY c.created_at, c.id LIMIT $3
 `
 
-// The circuits that a user owns or that are shared with them, or those of one session.
+// The circuits that a user owns or that are shared with them, or those of one session. Each part is found by an index.
 func (q *Queries) CircuitsInReach(ctx context.Context, sessionID *string, userID string, maxRows int32) ([]string, error) {
 	rows, err := q.db.Query(ctx, circuitsInReach, sessionID, userID, maxRows)
 	if err != nil {
@@ -964,7 +971,9 @@ func (q *Queries) HoldAppSession(ctx context.Context, id string) (cluster.Status
 }
 
 const holdVisitor = `-- name: HoldVisitor :one
-SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip,
+       ARRAY(SELECT l::text FROM projects_led(u.id) l)::text[] AS leads
+FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
 WHERE u.id = $1 AND u.status = 'active' FOR SHARE
 `
 
@@ -974,6 +983,7 @@ type HoldVisitorRow struct {
 	Role            string
 	DomainName      string
 	AllowedClientIp []string
+	Leads           []string
 }
 
 // The same, and whoever changes what they are waits until the transaction ends: take it before sessions and circuits.
@@ -986,6 +996,7 @@ func (q *Queries) HoldVisitor(ctx context.Context, id string) (HoldVisitorRow, e
 		&i.Role,
 		&i.DomainName,
 		&i.AllowedClientIp,
+		&i.Leads,
 	)
 	return i, err
 }
@@ -1374,7 +1385,9 @@ func (q *Queries) UsersToShare(ctx context.Context, domainName string, refs []st
 }
 
 const visitor = `-- name: Visitor :one
-SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip,
+       ARRAY(SELECT l::text FROM projects_led(u.id) l)::text[] AS leads
+FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
 WHERE u.id = $1 AND u.status = 'active'
 `
 
@@ -1384,6 +1397,7 @@ type VisitorRow struct {
 	Role            string
 	DomainName      string
 	AllowedClientIp []string
+	Leads           []string
 }
 
 // A user who may visit anything at all: active, in an active domain.
@@ -1396,6 +1410,7 @@ func (q *Queries) Visitor(ctx context.Context, id string) (VisitorRow, error) {
 		&i.Role,
 		&i.DomainName,
 		&i.AllowedClientIp,
+		&i.Leads,
 	)
 	return i, err
 }

@@ -14,7 +14,8 @@ import (
 const abandonTasks = `-- name: AbandonTasks :execrows
 UPDATE background_tasks SET status = 'failed', message = 'the manager stopped before it was done', updated_at = now()
 WHERE status = 'started' AND updated_at < now() - interval '1 minute'
-  AND NOT EXISTS (SELECT 1 FROM folder_tasks f WHERE f.task_id = background_tasks.id)
+  AND NOT EXISTS (SELECT 1 FROM folder_tasks f WHERE f.task_id = background_tasks.id) -- those go on at a storage proxy
+  AND background_tasks.kind NOT LIKE 'purge-%'
 `
 
 func (q *Queries) AbandonTasks(ctx context.Context) (int64, error) {
@@ -140,12 +141,12 @@ func (q *Queries) EventChanges(ctx context.Context, maxRows int32, since string)
 
 const eventsAfter = `-- name: EventsAfter :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
-       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
 LEFT JOIN kernels k ON k.id = e.kernel_id
-WHERE e.seq > $1
-ORDER BY e.seq LIMIT $2
+WHERE e.seq > $1 AND e.event <> '' AND CASE WHEN e.kernel_id IS NULL THEN $2::boolean ELSE $3::boolean END
+ORDER BY e.seq LIMIT $4
 `
 
 type EventsAfterRow struct {
@@ -162,13 +163,20 @@ type EventsAfterRow struct {
 	AccessKey   string
 	UserID      string
 	DomainName  string
+	ProjectID   string
 	OwnerRole   string
 	ClusterRole *string
 	ClusterIdx  *int32
 }
 
-func (q *Queries) EventsAfter(ctx context.Context, after int64, maxRows int32) ([]EventsAfterRow, error) {
-	rows, err := q.db.Query(ctx, eventsAfter, after, maxRows)
+// Named events of everybody, of sessions, of kernels or of both.
+func (q *Queries) EventsAfter(ctx context.Context, after int64, ofSessions bool, ofKernels bool, maxRows int32) ([]EventsAfterRow, error) {
+	rows, err := q.db.Query(ctx, eventsAfter,
+		after,
+		ofSessions,
+		ofKernels,
+		maxRows,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -190,6 +198,7 @@ func (q *Queries) EventsAfter(ctx context.Context, after int64, maxRows int32) (
 			&i.AccessKey,
 			&i.UserID,
 			&i.DomainName,
+			&i.ProjectID,
 			&i.OwnerRole,
 			&i.ClusterRole,
 			&i.ClusterIdx,
@@ -206,7 +215,7 @@ func (q *Queries) EventsAfter(ctx context.Context, after int64, maxRows int32) (
 
 const eventsBySeq = `-- name: EventsBySeq :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
-       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
 LEFT JOIN kernels k ON k.id = e.kernel_id
@@ -228,6 +237,7 @@ type EventsBySeqRow struct {
 	AccessKey   string
 	UserID      string
 	DomainName  string
+	ProjectID   string
 	OwnerRole   string
 	ClusterRole *string
 	ClusterIdx  *int32
@@ -256,6 +266,91 @@ func (q *Queries) EventsBySeq(ctx context.Context, seqs []int64) ([]EventsBySeqR
 			&i.AccessKey,
 			&i.UserID,
 			&i.DomainName,
+			&i.ProjectID,
+			&i.OwnerRole,
+			&i.ClusterRole,
+			&i.ClusterIdx,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const eventsOfDomainAfter = `-- name: EventsOfDomainAfter :many
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
+       k.cluster_role, k.cluster_idx
+FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
+LEFT JOIN kernels k ON k.id = e.kernel_id
+WHERE e.domain_name = $1::text AND e.seq > $2 AND e.event <> ''
+  AND CASE WHEN e.kernel_id IS NULL THEN $3::boolean ELSE $4::boolean END
+ORDER BY e.seq LIMIT $5
+`
+
+type EventsOfDomainAfterParams struct {
+	DomainName string
+	After      int64
+	OfSessions bool
+	OfKernels  bool
+	MaxRows    int32
+}
+
+type EventsOfDomainAfterRow struct {
+	Seq         int64
+	SessionID   string
+	KernelID    *string
+	Event       string
+	ToStatus    string
+	Reason      string
+	Detail      string
+	ExitCode    *int32
+	At          time.Time
+	SessionName string
+	AccessKey   string
+	UserID      string
+	DomainName  string
+	ProjectID   string
+	OwnerRole   string
+	ClusterRole *string
+	ClusterIdx  *int32
+}
+
+// The same of one domain. Costs what happened there, however much happened elsewhere.
+func (q *Queries) EventsOfDomainAfter(ctx context.Context, arg EventsOfDomainAfterParams) ([]EventsOfDomainAfterRow, error) {
+	rows, err := q.db.Query(ctx, eventsOfDomainAfter,
+		arg.DomainName,
+		arg.After,
+		arg.OfSessions,
+		arg.OfKernels,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []EventsOfDomainAfterRow{}
+	for rows.Next() {
+		var i EventsOfDomainAfterRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.SessionID,
+			&i.KernelID,
+			&i.Event,
+			&i.ToStatus,
+			&i.Reason,
+			&i.Detail,
+			&i.ExitCode,
+			&i.At,
+			&i.SessionName,
+			&i.AccessKey,
+			&i.UserID,
+			&i.DomainName,
+			&i.ProjectID,
 			&i.OwnerRole,
 			&i.ClusterRole,
 			&i.ClusterIdx,
@@ -272,7 +367,7 @@ func (q *Queries) EventsBySeq(ctx context.Context, seqs []int64) ([]EventsBySeqR
 
 const eventsOfSessionAfter = `-- name: EventsOfSessionAfter :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
-       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
 LEFT JOIN kernels k ON k.id = e.kernel_id
@@ -294,6 +389,7 @@ type EventsOfSessionAfterRow struct {
 	AccessKey   string
 	UserID      string
 	DomainName  string
+	ProjectID   string
 	OwnerRole   string
 	ClusterRole *string
 	ClusterIdx  *int32
@@ -322,6 +418,7 @@ func (q *Queries) EventsOfSessionAfter(ctx context.Context, sessionID string, af
 			&i.AccessKey,
 			&i.UserID,
 			&i.DomainName,
+			&i.ProjectID,
 			&i.OwnerRole,
 			&i.ClusterRole,
 			&i.ClusterIdx,
@@ -338,7 +435,7 @@ func (q *Queries) EventsOfSessionAfter(ctx context.Context, sessionID string, af
 
 const eventsOfUserAfter = `-- name: EventsOfUserAfter :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
-       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM users u JOIN sessions s ON s.user_id = u.id
 CROSS JOIN LATERAL (SELECT v.seq, v.session_id, v.kernel_id, v.event, v.to_status, v.reason, v.detail, v.exit_code, v.at
@@ -362,6 +459,7 @@ type EventsOfUserAfterRow struct {
 	AccessKey   string
 	UserID      string
 	DomainName  string
+	ProjectID   string
 	OwnerRole   string
 	ClusterRole *string
 	ClusterIdx  *int32
@@ -391,6 +489,7 @@ func (q *Queries) EventsOfUserAfter(ctx context.Context, after int64, maxRows in
 			&i.AccessKey,
 			&i.UserID,
 			&i.DomainName,
+			&i.ProjectID,
 			&i.OwnerRole,
 			&i.ClusterRole,
 			&i.ClusterIdx,
@@ -527,7 +626,7 @@ type PruneEventsRow struct {
 	Removed int64
 }
 
-// those go on at a storage proxy
+// and those with the next leader
 // Looks at some events after a position and deletes those that are older than the age, of sessions that ended longer ago than it.
 // next is the last old event that was looked at, 0 when there was none: what follows is younger.
 func (q *Queries) PruneEvents(ctx context.Context, after int64, maxRows int32, age time.Duration) (PruneEventsRow, error) {

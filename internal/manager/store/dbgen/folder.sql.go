@@ -300,6 +300,38 @@ func (q *Queries) FolderViews(ctx context.Context, viewer string, ids []string) 
 	return items, nil
 }
 
+const foldersOfOwners = `-- name: FoldersOfOwners :many
+SELECT coalesce(user_id, project_id)::text AS owner, count(*) AS n FROM folders
+WHERE (user_id = ANY($1::uuid[]) OR project_id = ANY($1::uuid[])) AND status NOT IN ('delete-ongoing','delete-complete','delete-error')
+GROUP BY 1
+`
+
+type FoldersOfOwnersRow struct {
+	Owner string
+	N     int64
+}
+
+// How many folders each of some users and projects has, as CountFolders counts.
+func (q *Queries) FoldersOfOwners(ctx context.Context, owners []string) ([]FoldersOfOwnersRow, error) {
+	rows, err := q.db.Query(ctx, foldersOfOwners, owners)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []FoldersOfOwnersRow{}
+	for rows.Next() {
+		var i FoldersOfOwnersRow
+		if err := rows.Scan(&i.Owner, &i.N); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const foldersPassedOver = `-- name: FoldersPassedOver :exec
 UPDATE folders SET tried_at = now() WHERE id = ANY($1::uuid[]) AND status IN ('performing','cloning','delete-ongoing')
 `
@@ -908,10 +940,13 @@ func (q *Queries) SetScope(ctx context.Context, host string, quotaScope string, 
 }
 
 const sharingsOf = `-- name: SharingsOf :many
-SELECT g.folder_id, f.name, f.status, coalesce(o.email, p.name, '')::text AS owner, g.user_id, u.email, g.permission
-FROM folder_permissions g JOIN folders f ON f.id = g.folder_id JOIN users u ON u.id = g.user_id LEFT JOIN users o ON o.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id
-WHERE f.status <> 'delete-complete' AND (f.id = $1::uuid OR $1::uuid IS NULL AND (f.user_id = $2::uuid OR f.project_id IS NOT NULL AND f.creator_id = $2::uuid))
-ORDER BY f.name, g.folder_id, u.email LIMIT 10000
+SELECT g.folder_id, f.name, f.status,
+       coalesce((SELECT o.email FROM users o WHERE o.id = f.user_id), (SELECT p.name FROM projects p WHERE p.id = f.project_id), '')::text AS owner,
+       g.user_id, coalesce((SELECT u.email FROM users u WHERE u.id = g.user_id), '')::text AS email, g.permission
+FROM folder_permissions g JOIN folders f ON f.id = g.folder_id
+WHERE f.status <> 'delete-complete' AND g.folder_id = ANY(CASE WHEN $1::uuid IS NOT NULL THEN ARRAY[$1::uuid]
+  ELSE ARRAY(SELECT x.id FROM folders x WHERE x.user_id = $2::uuid OR x.project_id IS NOT NULL AND x.creator_id = $2::uuid) END)
+ORDER BY f.name, g.folder_id, email LIMIT 10000
 `
 
 type SharingsOfRow struct {
@@ -925,6 +960,7 @@ type SharingsOfRow struct {
 }
 
 // Who has a permission on folders: on one, or on all that a user owns and the project folders that the user created.
+// The other users are looked up one by one: joined, all users would be read.
 func (q *Queries) SharingsOf(ctx context.Context, folderID *string, userID string) ([]SharingsOfRow, error) {
 	rows, err := q.db.Query(ctx, sharingsOf, folderID, userID)
 	if err != nil {

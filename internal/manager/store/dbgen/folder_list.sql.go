@@ -7,8 +7,6 @@ package dbgen
 
 import (
 	"context"
-
-	"berth.dev/berth/internal/manager/store/dbtype"
 )
 
 const projectPolicies = `-- name: ProjectPolicies :many
@@ -46,33 +44,9 @@ func (q *Queries) ProjectPolicies(ctx context.Context, name string, userID *stri
 	return items, nil
 }
 
-const setHostsOfDomain = `-- name: SetHostsOfDomain :execrows
-UPDATE domains SET allowed_vfolder_hosts = $2, modified_at = now() WHERE name = $1
-`
-
-func (q *Queries) SetHostsOfDomain(ctx context.Context, name string, allowedVfolderHosts dbtype.Object) (int64, error) {
-	result, err := q.db.Exec(ctx, setHostsOfDomain, name, allowedVfolderHosts)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const setHostsOfProject = `-- name: SetHostsOfProject :execrows
-UPDATE projects SET allowed_vfolder_hosts = $2, modified_at = now() WHERE id = $1
-`
-
-func (q *Queries) SetHostsOfProject(ctx context.Context, iD string, allowedVfolderHosts dbtype.Object) (int64, error) {
-	result, err := q.db.Exec(ctx, setHostsOfProject, iD, allowedVfolderHosts)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const userPolicies = `-- name: UserPolicies :many
 
-SELECT p.name, p.created_at, p.max_vfolder_count, p.max_quota_scope_size, p.max_session_count_per_model_session, p.max_customized_image_count, p.max_customized_image_bytes FROM user_resource_policies p
+SELECT p.name, p.created_at, p.max_vfolder_count, p.max_quota_scope_size, p.max_session_count_per_model_session, p.max_customized_image_count, p.max_customized_image_bytes, p.max_concurrent_logins FROM user_resource_policies p
 WHERE ($1::text = '' OR p.name = $1)
   AND ($2::uuid IS NULL OR EXISTS (SELECT 1 FROM users u WHERE u.id = $2 AND u.resource_policy = p.name))
 ORDER BY p.name LIMIT 100
@@ -97,6 +71,7 @@ func (q *Queries) UserPolicies(ctx context.Context, name string, userID *string)
 			&i.MaxSessionCountPerModelSession,
 			&i.MaxCustomizedImageCount,
 			&i.MaxCustomizedImageBytes,
+			&i.MaxConcurrentLogins,
 		); err != nil {
 			return nil, err
 		}

@@ -448,8 +448,9 @@ WITH noted AS (
         dry_run = excluded.dry_run, evidence = excluded.evidence
     RETURNING session_id
 ), told AS (
-    INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail)
-    SELECT n.session_id, $7::text, 'RUNNING', 'RUNNING', $8::text, $9::text FROM noted n WHERE NOT $5::boolean
+    INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail, domain_name)
+    SELECT n.session_id, $7::text, 'RUNNING', 'RUNNING', $8::text, $9::text, o.domain_name FROM noted n JOIN sessions o ON o.id = n.session_id
+    WHERE NOT $5::boolean
     RETURNING seq
 )
 SELECT count(*)::bigint FROM told

@@ -366,6 +366,63 @@ func (q *Queries) ImagesByID(ctx context.Context, ids []string) ([]Image, error)
 	return items, nil
 }
 
+const imagesNamed = `-- name: ImagesNamed :many
+SELECT i.id, i.reference, i.registry, i.registry_type, i.project, i.name, i.tag, i.architecture, i.digest, i.size_bytes, i.labels, i.resources, i.status, i.created_at, i.last_used_at, i.scope, i.owner_id, i.project_id, i.origin, i.base_id, i.made_on, coalesce(u.role, '')::text AS owner_role, coalesce(u.domain_name, p.domain_name, '')::text AS owner_domain
+FROM images i LEFT JOIN users u ON u.id = i.owner_id LEFT JOIN projects p ON p.id = i.project_id
+WHERE i.status = 'ALIVE' AND i.reference = ANY($1::text[]) ORDER BY i.created_at DESC
+`
+
+type ImagesNamedRow struct {
+	Image       Image
+	OwnerRole   string
+	OwnerDomain string
+}
+
+// Alive images of exact references.
+func (q *Queries) ImagesNamed(ctx context.Context, refs []string) ([]ImagesNamedRow, error) {
+	rows, err := q.db.Query(ctx, imagesNamed, refs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []ImagesNamedRow{}
+	for rows.Next() {
+		var i ImagesNamedRow
+		if err := rows.Scan(
+			&i.Image.ID,
+			&i.Image.Reference,
+			&i.Image.Registry,
+			&i.Image.RegistryType,
+			&i.Image.Project,
+			&i.Image.Name,
+			&i.Image.Tag,
+			&i.Image.Architecture,
+			&i.Image.Digest,
+			&i.Image.SizeBytes,
+			&i.Image.Labels,
+			&i.Image.Resources,
+			&i.Image.Status,
+			&i.Image.CreatedAt,
+			&i.Image.LastUsedAt,
+			&i.Image.Scope,
+			&i.Image.OwnerID,
+			&i.Image.ProjectID,
+			&i.Image.Origin,
+			&i.Image.BaseID,
+			&i.Image.MadeOn,
+			&i.OwnerRole,
+			&i.OwnerDomain,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const importImage = `-- name: ImportImage :one
 INSERT INTO images (id, reference, name, tag, project, registry, architecture, digest, size_bytes, labels, scope, project_id, origin)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'import')

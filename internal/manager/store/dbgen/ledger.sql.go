@@ -191,9 +191,12 @@ WITH km AS (
         'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
     FROM cm m JOIN s ON s.id = m.id WHERE s.callback_url IS NOT NULL
 ), e AS (
-    INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code)
-    SELECT unnest($37::uuid[]), nullif(unnest($38::text[]), '')::uuid, unnest($39::text[]), unnest($40::text[]), unnest($41::text[]),
-        unnest($42::text[]), unnest($43::text[]), nullif(unnest($44::integer[]), -2147483648)
+    INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code, domain_name)
+    SELECT v.session_id, v.kernel_id, v.event, v.from_status, v.to_status, v.reason, v.detail, v.exit_code,
+        CASE WHEN v.event = '' THEN '' ELSE coalesce((SELECT o.domain_name FROM sessions o WHERE o.id = v.session_id), '') END
+    FROM (SELECT unnest($37::uuid[]) AS session_id, nullif(unnest($38::text[]), '')::uuid AS kernel_id, unnest($39::text[]) AS event,
+        unnest($40::text[]) AS from_status, unnest($41::text[]) AS to_status, unnest($42::text[]) AS reason, unnest($43::text[]) AS detail,
+        nullif(unnest($44::integer[]), -2147483648) AS exit_code) v
 )
 SELECT (SELECT count(*) FROM k)::bigint AS kernels, (SELECT count(*) FROM s)::bigint AS sessions
 `

@@ -61,6 +61,21 @@ type AgentImage struct {
 	SizeBytes    int64
 }
 
+type ApiToken struct {
+	ID        string
+	TokenHash []byte
+	UserID    string
+	AccessKey string
+	Name      string
+	ReadOnly  bool
+	Areas     []string
+	Projects  []string
+	CreatedAt time.Time
+	ExpiresAt time.Time
+	LastUsed  *time.Time
+	Provider  string
+}
+
 type AppLaunch struct {
 	TokenHash []byte
 	SessionID string
@@ -102,6 +117,15 @@ type AuditChange struct {
 	After     json.RawMessage
 }
 
+type AuditExport struct {
+	Name         string
+	Tx           pgtype.Uint64
+	ID           int64
+	SentAt       *time.Time
+	FailingSince *time.Time
+	Problem      string
+}
+
 type AuditLog struct {
 	ID         int64
 	Entry      string
@@ -118,6 +142,7 @@ type AuditLog struct {
 	ActingFor  string
 	Address    string
 	RequestID  string
+	Tx         pgtype.Uint64
 }
 
 type BackgroundTask struct {
@@ -215,6 +240,25 @@ type ClusterSetting struct {
 	UpdatedAt time.Time
 }
 
+type DirectorySync struct {
+	ID        string
+	Directory string
+	DryRun    bool
+	AskedBy   string
+	Allowance int32
+	Status    string
+	Message   string
+	People    int32
+	Created   int32
+	Updated   int32
+	Removed   int32
+	Narrowed  int32
+	Refused   int32
+	Diff      []string
+	AskedAt   time.Time
+	EndedAt   *time.Time
+}
+
 type Domain struct {
 	Name                    string
 	Description             *string
@@ -237,6 +281,38 @@ type EndedSessionCount struct {
 	Status     string
 	N          int64
 	Joined     bool
+}
+
+type ErrorLog struct {
+	ID            string
+	UserID        string
+	CreatedAt     time.Time
+	Severity      string
+	Source        string
+	Message       string
+	ContextLang   string
+	ContextEnv    []byte
+	RequestUrl    *string
+	RequestStatus *int32
+	Traceback     *string
+	IsRead        bool
+}
+
+type ExternalIdentity struct {
+	Provider   string
+	Subject    string
+	UserID     string
+	Email      string
+	GivenRole  *string
+	RoleBefore *string
+	CreatedAt  time.Time
+	LastSeen   time.Time
+}
+
+type ExternalMembership struct {
+	Provider  string
+	UserID    string
+	ProjectID string
 }
 
 type Folder struct {
@@ -443,6 +519,10 @@ type Keypair struct {
 	BootstrapScript  string
 	CreatedAt        time.Time
 	ModifiedAt       time.Time
+	ExpiresAt        *time.Time
+	ReplacedBy       *string
+	DeletedAt        *time.Time
+	ConcurrencyLimit *int32
 }
 
 type KeypairResourcePolicy struct {
@@ -462,6 +542,41 @@ type KeypairResourcePolicy struct {
 	MaxKeepAlive                   int64
 }
 
+type Letter struct {
+	TokenHash  []byte
+	Kind       string
+	Email      string
+	UserID     *string
+	InvitedBy  *string
+	DomainName *string
+	Projects   []string
+	CreatedAt  time.Time
+	ExpiresAt  time.Time
+}
+
+type ListCount struct {
+	List       string
+	DomainName *string
+	OwnerRole  string
+	Status     string
+	Kind       string
+	Registry   string
+	N          int64
+	Joined     bool
+}
+
+type Passkey struct {
+	ID           string
+	UserID       string
+	CredentialID []byte
+	Credential   json.RawMessage
+	SignCount    int64
+	Name         string
+	CreatedAt    time.Time
+	LastUsed     *time.Time
+	ClonedAt     *time.Time
+}
+
 type Project struct {
 	ID                  string
 	Name                string
@@ -476,11 +591,19 @@ type Project struct {
 	Type                string
 	ResourcePolicy      string
 	Dotfiles            json.RawMessage
+	ParentID            *string
+}
+
+type ProjectLeaver struct {
+	ProjectID string
+	UserID    string
+	LeftAt    time.Time
 }
 
 type ProjectMember struct {
 	ProjectID string
 	UserID    string
+	IsAdmin   bool
 }
 
 type ProjectResourcePolicy struct {
@@ -489,6 +612,33 @@ type ProjectResourcePolicy struct {
 	MaxVfolderCount   int32
 	MaxQuotaScopeSize int64
 	MaxNetworkCount   int32
+}
+
+type Purge struct {
+	ID         string
+	Kind       string
+	Subject    string
+	Name       string
+	DomainName string
+	HeirID     *string
+	KeepShared bool
+	ParentID   *string
+	Message    string
+	Done       int64
+	TriedAt    *time.Time
+	CreatedAt  time.Time
+}
+
+type Quota struct {
+	ID            string
+	DomainName    string
+	ProjectID     *string
+	UserID        *string
+	ResourceGroup *string
+	Guaranteed    cluster.Slots
+	Most          cluster.Slots
+	Weight        *float64
+	ModifiedAt    time.Time
 }
 
 type ResourceGroup struct {
@@ -542,6 +692,58 @@ type SchedulingChange struct {
 	ID      string
 	Changed uint64
 	At      time.Time
+}
+
+type ScimAllowance struct {
+	Provider string
+	Allowed  int32
+	Until    time.Time
+	GivenBy  string
+}
+
+type ScimGroup struct {
+	ID          string
+	Provider    string
+	DomainName  string
+	DisplayName string
+	ExternalID  string
+	Version     int64
+	CreatedAt   time.Time
+	ModifiedAt  time.Time
+}
+
+type ScimMember struct {
+	GroupID  string
+	MemberID string
+}
+
+type ScimRemoval struct {
+	ID       int64
+	Provider string
+	N        int32
+	At       time.Time
+}
+
+type ScimUser struct {
+	ID            string
+	Provider      string
+	DomainName    string
+	Subject       string
+	UserID        *string
+	UserName      string
+	ExternalID    string
+	FormattedName string
+	GivenName     string
+	FamilyName    string
+	DisplayName   string
+	Email         string
+	Active        bool
+	Deleted       bool
+	Settled       bool
+	Problem       string
+	Version       int64
+	CreatedAt     time.Time
+	ModifiedAt    time.Time
 }
 
 type Session struct {
@@ -608,6 +810,7 @@ type SessionEvent struct {
 	ExitCode   *int32
 	At         time.Time
 	Changed    uint64
+	DomainName string
 }
 
 type SessionIdleWarning struct {
@@ -639,6 +842,23 @@ type SessionMount struct {
 	VolumePath string
 	OwnerUid   int32
 	OwnerGid   int32
+	Allowed    string
+}
+
+type SessionTemplate struct {
+	ID         string
+	Kind       string
+	Name       string
+	UserID     string
+	ProjectID  string
+	Document   []byte
+	CreatedAt  time.Time
+	ModifiedAt time.Time
+}
+
+type TotpRecoveryCode struct {
+	UserID   string
+	CodeHash []byte
 }
 
 type UsageDaily struct {
@@ -649,6 +869,39 @@ type UsageDaily struct {
 	UserID        string
 	Slot          string
 	Amount        pgtype.Numeric
+}
+
+type UsageInterval struct {
+	ID            int64
+	KernelID      string
+	SessionID     string
+	SessionName   string
+	SessionType   string
+	DomainName    string
+	ProjectID     string
+	ProjectName   string
+	UserID        string
+	Email         string
+	AccessKey     string
+	ResourceGroup string
+	AgentID       string
+	Image         string
+	Slots         json.RawMessage
+	FromAt        time.Time
+	ToAt          *time.Time
+}
+
+type UsagePrice struct {
+	ID            string
+	Slot          string
+	ResourceGroup string
+	PerHour       pgtype.Numeric
+	ValidFrom     time.Time
+}
+
+type UsedProof struct {
+	Proof     []byte
+	ExpiresAt time.Time
 }
 
 type User struct {
@@ -675,6 +928,8 @@ type User struct {
 	IntegrationID      *string
 	CreatedAt          time.Time
 	ModifiedAt         time.Time
+	IsService          bool
+	LoginDirectory     *string
 }
 
 type UserResourcePolicy struct {
@@ -685,4 +940,14 @@ type UserResourcePolicy struct {
 	MaxSessionCountPerModelSession int32
 	MaxCustomizedImageCount        int32
 	MaxCustomizedImageBytes        int64
+	MaxConcurrentLogins            *int32
+}
+
+type UserTotp struct {
+	UserID       string
+	SecretSealed []byte
+	LastStep     int64
+	Failures     int32
+	FailedAt     *time.Time
+	CreatedAt    time.Time
 }

@@ -27,7 +27,8 @@ func (q *Queries) AddFailedAgent(ctx context.Context, charge int32, agentID stri
 }
 
 const desiredKernels = `-- name: DesiredKernels :many
-SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress
+SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress,
+       withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
 WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id
 `
@@ -41,9 +42,11 @@ type DesiredKernelsRow struct {
 	ForceStop  bool
 	StopReason string
 	Egress     string
+	Withheld   json.RawMessage
+	SshKeys    []string
 }
 
-// What is wanted of agents, without the specifications.
+// What is wanted of agents, without the specifications, but for what may change while a kernel runs.
 func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]DesiredKernelsRow, error) {
 	rows, err := q.db.Query(ctx, desiredKernels, agents)
 	if err != nil {
@@ -62,6 +65,8 @@ func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]Desire
 			&i.ForceStop,
 			&i.StopReason,
 			&i.Egress,
+			&i.Withheld,
+			&i.SshKeys,
 		); err != nil {
 			return nil, err
 		}
@@ -137,7 +142,7 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
        u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
        coalesce(nullif(s.image_digest, ''), i.digest, '')::text AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
-       kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
+       kp.dotfiles AS keypair_dotfiles, ssh_keys_of(s.access_key)::text[] AS ssh_keys, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
        mounts_of_session(s.id)::jsonb AS mounts
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
@@ -186,7 +191,7 @@ type KernelSpecsRow struct {
 	ImageLabels        dbtype.Strings
 	ImageRegistryType  *string
 	KeypairDotfiles    json.RawMessage
-	SshPublicKey       *string
+	SshKeys            []string
 	DomainDotfiles     json.RawMessage
 	ProjectDotfiles    json.RawMessage
 	Mounts             json.RawMessage
@@ -242,7 +247,7 @@ func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsR
 			&i.ImageLabels,
 			&i.ImageRegistryType,
 			&i.KeypairDotfiles,
-			&i.SshPublicKey,
+			&i.SshKeys,
 			&i.DomainDotfiles,
 			&i.ProjectDotfiles,
 			&i.Mounts,

@@ -203,9 +203,12 @@ SELECT 'user'::text AS kind, u.id::text AS id, u.email AS name, p.total_resource
 FROM users u JOIN keypairs k ON k.access_key = u.main_access_key JOIN keypair_resource_policies p ON p.name = k.resource_policy
 WHERE u.id = ANY($1::uuid[])
 UNION ALL
-SELECT 'keypair', k.access_key, k.access_key, p.total_resource_slots, p.default_for_unspecified = 'LIMITED', p.max_concurrent_sessions, p.max_concurrent_sftp_sessions
-FROM keypairs k JOIN users u ON u.id = k.user_id JOIN keypair_resource_policies p ON p.name = k.resource_policy
-WHERE k.access_key = ANY($2::text[]) AND k.access_key IS DISTINCT FROM u.main_access_key
+SELECT 'keypair', k.access_key, k.access_key, CASE WHEN o.main THEN '{}' ELSE p.total_resource_slots END, p.default_for_unspecified = 'LIMITED' AND NOT o.main,
+       CASE WHEN o.main OR p.max_concurrent_sessions <= 0 THEN coalesce(k.concurrency_limit, 0) ELSE least(p.max_concurrent_sessions, k.concurrency_limit) END,
+       CASE WHEN o.main THEN 0 ELSE p.max_concurrent_sftp_sessions END
+FROM keypairs k JOIN users u ON u.id = k.user_id JOIN keypair_resource_policies p ON p.name = k.resource_policy,
+     LATERAL (SELECT coalesce(k.access_key = u.main_access_key, false) AS main) o
+WHERE k.access_key = ANY($2::text[]) AND (NOT o.main OR k.concurrency_limit IS NOT NULL)
 UNION ALL
 SELECT 'project', p.id::text, p.name, p.total_resource_slots, false, 0, 0 FROM projects p WHERE p.id = ANY($3::uuid[])
 UNION ALL
@@ -224,7 +227,7 @@ type QuotaFactsRow struct {
 
 // Limits of owners and what counts against them. What sessions hold is always derived from live rows.
 // The limits of some owners. The policy of a user's main keypair limits the user with all keypairs together; another keypair's
-// policy limits in addition what is started with that keypair.
+// policy limits in addition what is started with that keypair, and so does a keypair's own limit of sessions.
 func (q *Queries) QuotaFacts(ctx context.Context, users []string, keypairs []string, projects []string, domains []string) ([]QuotaFactsRow, error) {
 	rows, err := q.db.Query(ctx, quotaFacts,
 		users,

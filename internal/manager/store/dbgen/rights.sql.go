@@ -72,6 +72,97 @@ func (q *Queries) ForgetRights(ctx context.Context) error {
 	return err
 }
 
+const mountRights = `-- name: MountRights :many
+WITH young AS MATERIALIZED (SELECT subject FROM rights_epochs WHERE changed_at > now() - interval '2 minutes')
+SELECT m.session_id, m.n, m.folder_id, m.name, m.permission, m.allowed, s.access_key, u.id AS user_id, u.role, u.domain_name,
+       (u.status = 'active' AND d.is_active)::boolean AS active,
+       ARRAY(SELECT x.project_id::text FROM project_members x JOIN projects y ON y.id = x.project_id AND y.is_active WHERE x.user_id = u.id)::text[] AS projects,
+       (f.id IS NOT NULL)::boolean AS folder_there, coalesce(f.user_id::text, '')::text AS folder_user, coalesce(o.role, '')::text AS owner_role,
+       coalesce(f.domain_name, '')::text AS folder_domain, coalesce(f.project_id::text, '')::text AS folder_project,
+       coalesce(p.type, '')::text AS project_type, coalesce(f.creator_id::text, '')::text AS creator,
+       coalesce(f.permission, '')::text AS folder_permission, coalesce(g.permission, '')::text AS granted
+FROM sessions s JOIN session_mounts m ON m.session_id = s.id JOIN users u ON u.id = s.user_id JOIN domains d ON d.name = u.domain_name
+LEFT JOIN folders f ON f.id = m.folder_id LEFT JOIN users o ON o.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id
+LEFT JOIN folder_permissions g ON g.folder_id = f.id AND g.user_id = s.user_id
+WHERE s.ended_at IS NULL AND (m.session_id, m.n) > ($1::uuid, $2::integer)
+  AND (NOT $3::boolean OR 'user:' || s.user_id IN (SELECT subject FROM young) OR 'folder:' || m.folder_id IN (SELECT subject FROM young)
+       OR 'share:' || s.user_id || ':' || m.folder_id IN (SELECT subject FROM young))
+ORDER BY m.session_id, m.n LIMIT $4
+`
+
+type MountRightsRow struct {
+	SessionID        string
+	N                int32
+	FolderID         string
+	Name             string
+	Permission       string
+	Allowed          string
+	AccessKey        string
+	UserID           string
+	Role             string
+	DomainName       string
+	Active           bool
+	Projects         []string
+	FolderThere      bool
+	FolderUser       string
+	OwnerRole        string
+	FolderDomain     string
+	FolderProject    string
+	ProjectType      string
+	Creator          string
+	FolderPermission string
+	Granted          string
+}
+
+// Mounts of live sessions behind one of them, in order, with all that decides what their owners may still do with the folders. With
+// young those alone for which somebody's rights changed lately.
+func (q *Queries) MountRights(ctx context.Context, afterSession string, afterN int32, young bool, maxRows int32) ([]MountRightsRow, error) {
+	rows, err := q.db.Query(ctx, mountRights,
+		afterSession,
+		afterN,
+		young,
+		maxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []MountRightsRow{}
+	for rows.Next() {
+		var i MountRightsRow
+		if err := rows.Scan(
+			&i.SessionID,
+			&i.N,
+			&i.FolderID,
+			&i.Name,
+			&i.Permission,
+			&i.Allowed,
+			&i.AccessKey,
+			&i.UserID,
+			&i.Role,
+			&i.DomainName,
+			&i.Active,
+			&i.Projects,
+			&i.FolderThere,
+			&i.FolderUser,
+			&i.OwnerRole,
+			&i.FolderDomain,
+			&i.FolderProject,
+			&i.ProjectType,
+			&i.Creator,
+			&i.FolderPermission,
+			&i.Granted,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const recentRights = `-- name: RecentRights :many
 SELECT subject, epoch FROM rights_epochs WHERE changed_at > $1::timestamptz
 `
@@ -100,6 +191,18 @@ func (q *Queries) RecentRights(ctx context.Context, since time.Time) ([]RecentRi
 		return nil, err
 	}
 	return items, nil
+}
+
+const rightsAreYoung = `-- name: RightsAreYoung :one
+SELECT EXISTS (SELECT 1 FROM rights_epochs WHERE changed_at > now() - $1::interval)::boolean
+`
+
+// Whether rights changed so lately that requests which began before may still be under way.
+func (q *Queries) RightsAreYoung(ctx context.Context, age time.Duration) (bool, error) {
+	row := q.db.QueryRow(ctx, rightsAreYoung, age)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const rightsChanges = `-- name: RightsChanges :one
@@ -156,6 +259,52 @@ func (q *Queries) RightsEpochs(ctx context.Context, subjects []string) ([]Rights
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const setMountAllowed = `-- name: SetMountAllowed :execrows
+UPDATE session_mounts SET allowed = $1 WHERE session_id = $2 AND n = $3 AND allowed <> $1
+`
+
+func (q *Queries) SetMountAllowed(ctx context.Context, allowed string, sessionID string, n int32) (int64, error) {
+	result, err := q.db.Exec(ctx, setMountAllowed, allowed, sessionID, n)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const tellFolderWithheld = `-- name: TellFolderWithheld :many
+WITH told AS (
+    INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail, domain_name)
+    SELECT s.id, $2::text, s.status, s.status, $3::text, $4::text, s.domain_name FROM sessions s WHERE s.id = $1 RETURNING session_id
+)
+SELECT DISTINCT k.agent_id::text FROM kernels k WHERE k.session_id = $1 AND k.ended_at IS NULL AND k.agent_id IS NOT NULL
+`
+
+// Tells a session's owner that one of its folders is taken away or made read-only, and returns the agents of its kernels.
+func (q *Queries) TellFolderWithheld(ctx context.Context, sessionID string, event string, reason string, detail string) ([]string, error) {
+	rows, err := q.db.Query(ctx, tellFolderWithheld,
+		sessionID,
+		event,
+		reason,
+		detail,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var k_agent_id string
+		if err := rows.Scan(&k_agent_id); err != nil {
+			return nil, err
+		}
+		items = append(items, k_agent_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

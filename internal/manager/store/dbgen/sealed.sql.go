@@ -30,7 +30,7 @@ func (q *Queries) ResealResourceGroup(ctx context.Context, sealed []byte, name s
 
 const sealedOfKeypairs = `-- name: SealedOfKeypairs :many
 
-SELECT access_key, secret_sealed, ssh_private_sealed FROM keypairs WHERE access_key > $1 ORDER BY access_key LIMIT $2 FOR UPDATE
+SELECT access_key, secret_sealed, ssh_private_sealed FROM keypairs WHERE access_key > $1 AND deleted_at IS NULL ORDER BY access_key LIMIT $2 FOR UPDATE
 `
 
 type SealedOfKeypairsRow struct {
@@ -120,7 +120,7 @@ func (q *Queries) SealedSettings(ctx context.Context, after string, prefix strin
 }
 
 const waitForWritersOfSecrets = `-- name: WaitForWritersOfSecrets :exec
-LOCK TABLE keypairs, resource_groups, cluster_settings IN SHARE MODE
+LOCK TABLE keypairs, resource_groups, cluster_settings, user_totp IN SHARE MODE
 `
 
 // Returns when every transaction that was writing a secret has ended.

@@ -234,7 +234,7 @@ func (q *Queries) ExpiredLeases(ctx context.Context, maxRows int32) ([]string, e
 }
 
 const failedSessionNamed = `-- name: FailedSessionNamed :one
-SELECT id FROM sessions WHERE access_key = $1 AND name = $2::text AND status = 'ERROR' ORDER BY created_at DESC LIMIT 1
+SELECT id FROM sessions WHERE access_key = ANY(kin_of_key($1::text)) AND name = $2::text AND status = 'ERROR' ORDER BY created_at DESC LIMIT 1
 `
 
 // The newest session of a name that ended in ERROR.
@@ -243,6 +243,19 @@ func (q *Queries) FailedSessionNamed(ctx context.Context, accessKey string, name
 	var id string
 	err := row.Scan(&id)
 	return id, err
+}
+
+const forgetLeavers = `-- name: ForgetLeavers :one
+WITH gone AS (DELETE FROM project_leavers WHERE left_at < now() - $1::interval)
+SELECT count(*) FROM project_leavers WHERE left_at >= now() - $1::interval
+`
+
+// Forgets those who left longer ago than the age, and says how many are left.
+func (q *Queries) ForgetLeavers(ctx context.Context, age time.Duration) (int64, error) {
+	row := q.db.QueryRow(ctx, forgetLeavers, age)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const hasRemovals = `-- name: HasRemovals :one
@@ -282,7 +295,7 @@ WITH asked AS (
         now() + a.n * interval '1 microsecond'
     FROM asked a ORDER BY a.n
     ON CONFLICT (access_key, name) WHERE ended_at IS NULL DO NOTHING
-    RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at
+    RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at, sessions.domain_name
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
         status, requested_slots, service_ports, preopen_ports)
@@ -308,7 +321,7 @@ WITH asked AS (
         'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
     FROM s WHERE s.callback_url IS NOT NULL
 ), e AS (
-    INSERT INTO session_events (session_id, event, to_status) SELECT s.id, 'session_enqueued', 'PENDING' FROM s ORDER BY s.created_at
+    INSERT INTO session_events (session_id, event, to_status, domain_name) SELECT s.id, 'session_enqueued', 'PENDING', s.domain_name FROM s ORDER BY s.created_at
 )
 SELECT s.id FROM s
 `
@@ -350,6 +363,23 @@ GROUP BY user_id, domain_name, project_id, access_key, type, status HAVING sum(n
 // Makes one row of those that count alike, once so many new ones have come.
 func (q *Queries) JoinEndedCounts(ctx context.Context, newRows int32) error {
 	_, err := q.db.Exec(ctx, joinEndedCounts, newRows)
+	return err
+}
+
+const joinListCounts = `-- name: JoinListCounts :exec
+WITH parts AS (
+    DELETE FROM list_counts
+    WHERE (SELECT count(*) FROM (SELECT 1 FROM list_counts WHERE NOT joined LIMIT $1::integer) AS new) >= $1::integer
+    RETURNING list, domain_name, owner_role, status, kind, registry, n, joined
+)
+INSERT INTO list_counts (list, domain_name, owner_role, status, kind, registry, n, joined)
+SELECT list, domain_name, owner_role, status, kind, registry, sum(n), true FROM parts
+GROUP BY list, domain_name, owner_role, status, kind, registry HAVING sum(n) <> 0
+`
+
+// Makes one row of those that count alike, once so many new ones have come.
+func (q *Queries) JoinListCounts(ctx context.Context, newRows int32) error {
+	_, err := q.db.Exec(ctx, joinListCounts, newRows)
 	return err
 }
 
@@ -526,7 +556,7 @@ func (q *Queries) LiveSessionsNamed(ctx context.Context, accessKeys []string, na
 
 const matchSessions = `-- name: MatchSessions :many
 SELECT s.id, s.name, s.status, s.created_at FROM sessions s
-WHERE s.access_key = $1 AND s.ended_at IS NULL
+WHERE s.access_key = ANY(kin_of_key($1::text)) AND s.ended_at IS NULL
   AND (starts_with(s.name, $2::text) OR starts_with(s.id::text, $2::text)
        OR starts_with(replace(s.id::text, '-', ''), $2::text))
 ORDER BY s.created_at DESC LIMIT 50
@@ -609,7 +639,7 @@ func (q *Queries) SessionNow(ctx context.Context) (time.Time, error) {
 }
 
 const sessionOwner = `-- name: SessionOwner :one
-SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, u.role AS owner_role
+SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, s.project_id, u.role AS owner_role
 FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.id = $1
 `
 
@@ -620,6 +650,7 @@ type SessionOwnerRow struct {
 	UserID     string
 	AccessKey  string
 	DomainName string
+	ProjectID  string
 	OwnerRole  string
 }
 
@@ -633,6 +664,7 @@ func (q *Queries) SessionOwner(ctx context.Context, id string) (SessionOwnerRow,
 		&i.UserID,
 		&i.AccessKey,
 		&i.DomainName,
+		&i.ProjectID,
 		&i.OwnerRole,
 	)
 	return i, err
@@ -751,7 +783,7 @@ func (q *Queries) SessionViews(ctx context.Context, ids []string) ([]SessionView
 
 const sessionsNamed = `-- name: SessionsNamed :many
 SELECT s.id, s.name, s.status, s.created_at FROM sessions s
-WHERE s.access_key = $1 AND s.ended_at IS NULL AND s.name = $2::text
+WHERE s.access_key = ANY(kin_of_key($1::text)) AND s.ended_at IS NULL AND s.name = $2::text
 ORDER BY s.created_at DESC LIMIT 10
 `
 
@@ -781,6 +813,69 @@ func (q *Queries) SessionsNamed(ctx context.Context, accessKey string, name stri
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const sessionsOfLeavers = `-- name: SessionsOfLeavers :many
+SELECT DISTINCT s.id, coalesce(p.name, 'that is gone')::text AS project_name
+FROM project_leavers l JOIN sessions s ON s.user_id = l.user_id AND s.ended_at IS NULL
+LEFT JOIN projects p ON p.id = l.project_id
+WHERE s.status <> 'TERMINATING' AND s.created_at < l.left_at + interval '10 seconds'
+  AND NOT EXISTS (SELECT 1 FROM project_members m WHERE m.project_id = l.project_id AND m.user_id = l.user_id)
+  AND (s.project_id = l.project_id
+       OR EXISTS (SELECT 1 FROM session_mounts x JOIN folders f ON f.id = x.folder_id WHERE x.session_id = s.id AND f.project_id = l.project_id))
+ORDER BY s.id LIMIT $1
+`
+
+type SessionsOfLeaversRow struct {
+	ID          string
+	ProjectName string
+}
+
+// Live sessions of users who left a project: those of the project, and those that mount its folders. Sessions that a superadmin makes for
+// somebody who is no member come later.
+func (q *Queries) SessionsOfLeavers(ctx context.Context, maxRows int32) ([]SessionsOfLeaversRow, error) {
+	rows, err := q.db.Query(ctx, sessionsOfLeavers, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []SessionsOfLeaversRow{}
+	for rows.Next() {
+		var i SessionsOfLeaversRow
+		if err := rows.Scan(&i.ID, &i.ProjectName); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const sessionsToEnd = `-- name: SessionsToEnd :many
+SELECT id FROM sessions WHERE ended_at IS NULL AND status <> 'TERMINATING' AND id > $1::uuid ORDER BY id LIMIT $2
+`
+
+// Live sessions that nobody has told to end, some of them after the id.
+func (q *Queries) SessionsToEnd(ctx context.Context, after string, page int32) ([]string, error) {
+	rows, err := q.db.Query(ctx, sessionsToEnd, after, page)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -9,13 +9,17 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/store/dbtype"
 )
 
 const actorByKey = `-- name: ActorByKey :one
-SELECT k.access_key, k.secret_sealed, k.is_active, k.is_admin, k.rate_limit, k.resource_policy, k.last_used,
+SELECT k.access_key, k.secret_sealed, k.is_active, k.is_admin, k.rate_limit, k.resource_policy, k.last_used, k.expires_at,
        u.id AS user_id, u.email, u.username, u.full_name, u.role, u.domain_name, u.status AS user_status,
        u.allowed_client_ip, d.is_active AS domain_active, d.allowed_docker_registries, k.bootstrap_script,
-       ARRAY(SELECT m.project_id::text FROM project_members m WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
+       ARRAY(SELECT m.project_id::text FROM project_members m WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects,
+       ARRAY(SELECT l::text FROM projects_led(u.id) l ORDER BY 1)::text[] AS leads
 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
 WHERE k.access_key = $1
 `
@@ -28,6 +32,7 @@ type ActorByKeyRow struct {
 	RateLimit               int32
 	ResourcePolicy          string
 	LastUsed                *time.Time
+	ExpiresAt               *time.Time
 	UserID                  string
 	Email                   string
 	Username                string
@@ -40,6 +45,7 @@ type ActorByKeyRow struct {
 	AllowedDockerRegistries []string
 	BootstrapScript         string
 	Projects                []string
+	Leads                   []string
 }
 
 func (q *Queries) ActorByKey(ctx context.Context, accessKey string) (ActorByKeyRow, error) {
@@ -53,6 +59,7 @@ func (q *Queries) ActorByKey(ctx context.Context, accessKey string) (ActorByKeyR
 		&i.RateLimit,
 		&i.ResourcePolicy,
 		&i.LastUsed,
+		&i.ExpiresAt,
 		&i.UserID,
 		&i.Email,
 		&i.Username,
@@ -65,6 +72,7 @@ func (q *Queries) ActorByKey(ctx context.Context, accessKey string) (ActorByKeyR
 		&i.AllowedDockerRegistries,
 		&i.BootstrapScript,
 		&i.Projects,
+		&i.Leads,
 	)
 	return i, err
 }
@@ -177,6 +185,28 @@ func (q *Queries) AddUser(ctx context.Context, arg AddUserParams) error {
 	return err
 }
 
+const adminsAmong = `-- name: AdminsAmong :one
+SELECT count(*) FROM project_members WHERE project_id = $1 AND user_id = ANY($2::uuid[]) AND is_admin
+`
+
+// How many of some users administer a project.
+func (q *Queries) AdminsAmong(ctx context.Context, projectID string, users []string) (int64, error) {
+	row := q.db.QueryRow(ctx, adminsAmong, projectID, users)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const admitMembers = `-- name: AdmitMembers :exec
+INSERT INTO project_members (project_id, user_id) SELECT $1::uuid, unnest($2::uuid[]) ON CONFLICT DO NOTHING
+`
+
+// Who is a member already stays one, and stays an administrator.
+func (q *Queries) AdmitMembers(ctx context.Context, projectID string, users []string) error {
+	_, err := q.db.Exec(ctx, admitMembers, projectID, users)
+	return err
+}
+
 const allowGroupForDomain = `-- name: AllowGroupForDomain :exec
 INSERT INTO resource_groups_for_domains (resource_group, domain_name) VALUES ($1, $2) ON CONFLICT DO NOTHING
 `
@@ -192,6 +222,16 @@ INSERT INTO resource_groups_for_projects (resource_group, project_id) VALUES ($1
 
 func (q *Queries) AllowGroupForProject(ctx context.Context, resourceGroup string, projectID string) error {
 	_, err := q.db.Exec(ctx, allowGroupForProject, resourceGroup, projectID)
+	return err
+}
+
+const appointMembers = `-- name: AppointMembers :exec
+INSERT INTO project_members (project_id, user_id, is_admin) SELECT $1::uuid, unnest($2::uuid[]), true
+ON CONFLICT (project_id, user_id) DO UPDATE SET is_admin = true
+`
+
+func (q *Queries) AppointMembers(ctx context.Context, projectID string, users []string) error {
+	_, err := q.db.Exec(ctx, appointMembers, projectID, users)
 	return err
 }
 
@@ -218,6 +258,28 @@ func (q *Queries) CountProjectsIn(ctx context.Context, ids []string, domainName 
 	return count, err
 }
 
+const countSuperadminsOutside = `-- name: CountSuperadminsOutside :one
+SELECT count(*) FROM users u JOIN domains d ON d.name = u.domain_name
+WHERE u.role = 'superadmin' AND u.status = 'active' AND d.is_active AND d.name <> $1
+`
+
+// Active superadmins of other active domains.
+func (q *Queries) CountSuperadminsOutside(ctx context.Context, name string) (int64, error) {
+	row := q.db.QueryRow(ctx, countSuperadminsOutside, name)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const dismissMembers = `-- name: DismissMembers :exec
+UPDATE project_members SET is_admin = false WHERE project_id = $1 AND user_id = ANY($2::uuid[]) AND is_admin
+`
+
+func (q *Queries) DismissMembers(ctx context.Context, projectID string, users []string) error {
+	_, err := q.db.Exec(ctx, dismissMembers, projectID, users)
+	return err
+}
+
 const domainDotfiles = `-- name: DomainDotfiles :one
 SELECT dotfiles FROM domains WHERE name = $1 FOR UPDATE
 `
@@ -230,7 +292,7 @@ func (q *Queries) DomainDotfiles(ctx context.Context, name string) (json.RawMess
 }
 
 const findProject = `-- name: FindProject :one
-SELECT id, name, description, is_active, created_at, modified_at, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type, resource_policy, dotfiles FROM projects
+SELECT id, name, description, is_active, created_at, modified_at, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type, resource_policy, dotfiles, parent_id FROM projects
 WHERE CASE WHEN $1::boolean THEN id = $2::uuid ELSE name = $3::text AND domain_name = $4::text END
 `
 
@@ -257,6 +319,7 @@ func (q *Queries) FindProject(ctx context.Context, byID bool, iD string, name st
 		&i.Type,
 		&i.ResourcePolicy,
 		&i.Dotfiles,
+		&i.ParentID,
 	)
 	return i, err
 }
@@ -392,6 +455,99 @@ func (q *Queries) GetSetting(ctx context.Context, key string) (json.RawMessage, 
 	return value, err
 }
 
+const groupsOfProjects = `-- name: GroupsOfProjects :many
+SELECT project_id, resource_group FROM resource_groups_for_projects WHERE project_id = ANY($1::uuid[]) ORDER BY resource_group
+`
+
+type GroupsOfProjectsRow struct {
+	ProjectID     string
+	ResourceGroup string
+}
+
+func (q *Queries) GroupsOfProjects(ctx context.Context, ids []string) ([]GroupsOfProjectsRow, error) {
+	rows, err := q.db.Query(ctx, groupsOfProjects, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []GroupsOfProjectsRow{}
+	for rows.Next() {
+		var i GroupsOfProjectsRow
+		if err := rows.Scan(&i.ProjectID, &i.ResourceGroup); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const insertDomain = `-- name: InsertDomain :exec
+INSERT INTO domains (name, description, is_active, total_resource_slots, allowed_vfolder_hosts, allowed_docker_registries, integration_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+`
+
+type InsertDomainParams struct {
+	Name                    string
+	Description             *string
+	IsActive                bool
+	TotalResourceSlots      cluster.Slots
+	AllowedVfolderHosts     dbtype.Object
+	AllowedDockerRegistries []string
+	IntegrationID           *string
+}
+
+func (q *Queries) InsertDomain(ctx context.Context, arg InsertDomainParams) error {
+	_, err := q.db.Exec(ctx, insertDomain,
+		arg.Name,
+		arg.Description,
+		arg.IsActive,
+		arg.TotalResourceSlots,
+		arg.AllowedVfolderHosts,
+		arg.AllowedDockerRegistries,
+		arg.IntegrationID,
+	)
+	return err
+}
+
+const insertProject = `-- name: InsertProject :exec
+INSERT INTO projects (id, name, description, is_active, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type,
+    resource_policy)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
+    $10)
+`
+
+type InsertProjectParams struct {
+	ID                  string
+	Name                string
+	Description         *string
+	IsActive            bool
+	DomainName          string
+	TotalResourceSlots  cluster.Slots
+	AllowedVfolderHosts dbtype.Object
+	IntegrationID       *string
+	Type                string
+	ResourcePolicy      string
+}
+
+func (q *Queries) InsertProject(ctx context.Context, arg InsertProjectParams) error {
+	_, err := q.db.Exec(ctx, insertProject,
+		arg.ID,
+		arg.Name,
+		arg.Description,
+		arg.IsActive,
+		arg.DomainName,
+		arg.TotalResourceSlots,
+		arg.AllowedVfolderHosts,
+		arg.IntegrationID,
+		arg.Type,
+		arg.ResourcePolicy,
+	)
+	return err
+}
+
 const insertUser = `-- name: InsertUser :exec
 INSERT INTO users (id, username, email, password_hash, password_changed_at, need_password_change, full_name, description, status, status_info,
     domain_name, role, resource_policy, allowed_client_ip, sudo_session_enabled, main_access_key)
@@ -460,33 +616,37 @@ func (q *Queries) KeypairDotfiles(ctx context.Context, accessKey string) (json.R
 
 const keypairViews = `-- name: KeypairViews :many
 SELECT k.access_key, k.secret_sealed, k.user_id, u.email, u.full_name, u.domain_name, u.role, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
-       k.num_queries, k.created_at, k.modified_at, k.last_used, k.ssh_public_key, k.dotfiles, k.bootstrap_script,
+       k.num_queries, k.created_at, k.modified_at, k.last_used, k.expires_at, k.replaced_by, k.concurrency_limit, (k.access_key = coalesce(u.main_access_key, ''))::boolean AS is_main, k.ssh_public_key, k.dotfiles, k.bootstrap_script,
        (SELECT count(*) FROM sessions s WHERE s.access_key = k.access_key AND s.ended_at IS NULL AND s.status <> 'PENDING')::bigint AS concurrency_used,
        ARRAY(SELECT p.name FROM project_members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
-FROM keypairs k JOIN users u ON u.id = k.user_id WHERE k.access_key = ANY($1::text[])
+FROM keypairs k JOIN users u ON u.id = k.user_id WHERE k.access_key = ANY($1::text[]) AND k.deleted_at IS NULL
 `
 
 type KeypairViewsRow struct {
-	AccessKey       string
-	SecretSealed    []byte
-	UserID          string
-	Email           string
-	FullName        string
-	DomainName      string
-	Role            string
-	IsActive        bool
-	IsAdmin         bool
-	ResourcePolicy  string
-	RateLimit       int32
-	NumQueries      int64
-	CreatedAt       time.Time
-	ModifiedAt      time.Time
-	LastUsed        *time.Time
-	SshPublicKey    *string
-	Dotfiles        json.RawMessage
-	BootstrapScript string
-	ConcurrencyUsed int64
-	Projects        []string
+	AccessKey        string
+	SecretSealed     []byte
+	UserID           string
+	Email            string
+	FullName         string
+	DomainName       string
+	Role             string
+	IsActive         bool
+	IsAdmin          bool
+	ResourcePolicy   string
+	RateLimit        int32
+	NumQueries       int64
+	CreatedAt        time.Time
+	ModifiedAt       time.Time
+	LastUsed         *time.Time
+	ExpiresAt        *time.Time
+	ReplacedBy       *string
+	ConcurrencyLimit *int32
+	IsMain           bool
+	SshPublicKey     *string
+	Dotfiles         json.RawMessage
+	BootstrapScript  string
+	ConcurrencyUsed  int64
+	Projects         []string
 }
 
 func (q *Queries) KeypairViews(ctx context.Context, keys []string) ([]KeypairViewsRow, error) {
@@ -514,6 +674,10 @@ func (q *Queries) KeypairViews(ctx context.Context, keys []string) ([]KeypairVie
 			&i.CreatedAt,
 			&i.ModifiedAt,
 			&i.LastUsed,
+			&i.ExpiresAt,
+			&i.ReplacedBy,
+			&i.ConcurrencyLimit,
+			&i.IsMain,
 			&i.SshPublicKey,
 			&i.Dotfiles,
 			&i.BootstrapScript,
@@ -537,41 +701,6 @@ DELETE FROM project_members WHERE user_id = $1 AND project_id <> ALL($2::uuid[])
 func (q *Queries) LeaveOtherProjects(ctx context.Context, userID string, projects []string) error {
 	_, err := q.db.Exec(ctx, leaveOtherProjects, userID, projects)
 	return err
-}
-
-const listDomains = `-- name: ListDomains :many
-SELECT name, description, is_active, created_at, modified_at, total_resource_slots, allowed_vfolder_hosts, allowed_docker_registries, integration_id, dotfiles FROM domains ORDER BY name
-`
-
-func (q *Queries) ListDomains(ctx context.Context) ([]Domain, error) {
-	rows, err := q.db.Query(ctx, listDomains)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Domain{}
-	for rows.Next() {
-		var i Domain
-		if err := rows.Scan(
-			&i.Name,
-			&i.Description,
-			&i.IsActive,
-			&i.CreatedAt,
-			&i.ModifiedAt,
-			&i.TotalResourceSlots,
-			&i.AllowedVfolderHosts,
-			&i.AllowedDockerRegistries,
-			&i.IntegrationID,
-			&i.Dotfiles,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const listKeypairPolicies = `-- name: ListKeypairPolicies :many
@@ -614,7 +743,7 @@ func (q *Queries) ListKeypairPolicies(ctx context.Context) ([]KeypairResourcePol
 }
 
 const listProjectsOf = `-- name: ListProjectsOf :many
-SELECT p.id, p.name, p.description, p.is_active, p.created_at, p.modified_at, p.domain_name, p.total_resource_slots, p.allowed_vfolder_hosts, p.integration_id, p.type, p.resource_policy, p.dotfiles FROM projects p JOIN project_members m ON m.project_id = p.id WHERE m.user_id = $1 ORDER BY p.name
+SELECT p.id, p.name, p.description, p.is_active, p.created_at, p.modified_at, p.domain_name, p.total_resource_slots, p.allowed_vfolder_hosts, p.integration_id, p.type, p.resource_policy, p.dotfiles, p.parent_id FROM projects p JOIN project_members m ON m.project_id = p.id WHERE m.user_id = $1 ORDER BY p.name
 `
 
 func (q *Queries) ListProjectsOf(ctx context.Context, userID string) ([]Project, error) {
@@ -640,6 +769,7 @@ func (q *Queries) ListProjectsOf(ctx context.Context, userID string) ([]Project,
 			&i.Type,
 			&i.ResourcePolicy,
 			&i.Dotfiles,
+			&i.ParentID,
 		); err != nil {
 			return nil, err
 		}
@@ -698,8 +828,56 @@ func (q *Queries) LockBootstrap(ctx context.Context) error {
 	return err
 }
 
+const lockDomain = `-- name: LockDomain :one
+SELECT name, description, is_active, created_at, modified_at, total_resource_slots, allowed_vfolder_hosts, allowed_docker_registries, integration_id, dotfiles FROM domains WHERE name = $1 FOR UPDATE
+`
+
+func (q *Queries) LockDomain(ctx context.Context, name string) (Domain, error) {
+	row := q.db.QueryRow(ctx, lockDomain, name)
+	var i Domain
+	err := row.Scan(
+		&i.Name,
+		&i.Description,
+		&i.IsActive,
+		&i.CreatedAt,
+		&i.ModifiedAt,
+		&i.TotalResourceSlots,
+		&i.AllowedVfolderHosts,
+		&i.AllowedDockerRegistries,
+		&i.IntegrationID,
+		&i.Dotfiles,
+	)
+	return i, err
+}
+
+const lockProject = `-- name: LockProject :one
+SELECT id, name, description, is_active, created_at, modified_at, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type, resource_policy, dotfiles, parent_id FROM projects WHERE id = $1 FOR UPDATE
+`
+
+func (q *Queries) LockProject(ctx context.Context, id string) (Project, error) {
+	row := q.db.QueryRow(ctx, lockProject, id)
+	var i Project
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.Description,
+		&i.IsActive,
+		&i.CreatedAt,
+		&i.ModifiedAt,
+		&i.DomainName,
+		&i.TotalResourceSlots,
+		&i.AllowedVfolderHosts,
+		&i.IntegrationID,
+		&i.Type,
+		&i.ResourcePolicy,
+		&i.Dotfiles,
+		&i.ParentID,
+	)
+	return i, err
+}
+
 const lockUser = `-- name: LockUser :one
-SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at FROM users WHERE email = $1::text OR id::text = $1::text LIMIT 1 FOR UPDATE
+SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at, is_service, login_directory FROM users WHERE email = $1::text OR id::text = $1::text LIMIT 1 FOR UPDATE
 `
 
 func (q *Queries) LockUser(ctx context.Context, ref string) (User, error) {
@@ -729,6 +907,8 @@ func (q *Queries) LockUser(ctx context.Context, ref string) (User, error) {
 		&i.IntegrationID,
 		&i.CreatedAt,
 		&i.ModifiedAt,
+		&i.IsService,
+		&i.LoginDirectory,
 	)
 	return i, err
 }
@@ -742,6 +922,75 @@ func (q *Queries) LockUserChanges(ctx context.Context) error {
 	return err
 }
 
+const membersAmong = `-- name: MembersAmong :many
+SELECT u.email, m.is_admin FROM project_members m JOIN users u ON u.id = m.user_id WHERE m.project_id = $1 AND u.email = ANY($2::text[])
+`
+
+type MembersAmongRow struct {
+	Email   string
+	IsAdmin bool
+}
+
+// What some users, by email address, are in a project.
+func (q *Queries) MembersAmong(ctx context.Context, projectID string, emails []string) ([]MembersAmongRow, error) {
+	rows, err := q.db.Query(ctx, membersAmong, projectID, emails)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []MembersAmongRow{}
+	for rows.Next() {
+		var i MembersAmongRow
+		if err := rows.Scan(&i.Email, &i.IsAdmin); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const membersOf = `-- name: MembersOf :many
+SELECT u.id, u.email, u.full_name, u.status, m.is_admin FROM project_members m JOIN users u ON u.id = m.user_id
+WHERE m.project_id = $1 ORDER BY u.email LIMIT $2
+`
+
+type MembersOfRow struct {
+	ID       string
+	Email    string
+	FullName string
+	Status   string
+	IsAdmin  bool
+}
+
+func (q *Queries) MembersOf(ctx context.Context, projectID string, maxRows int32) ([]MembersOfRow, error) {
+	rows, err := q.db.Query(ctx, membersOf, projectID, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []MembersOfRow{}
+	for rows.Next() {
+		var i MembersOfRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Email,
+			&i.FullName,
+			&i.Status,
+			&i.IsAdmin,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const projectDotfiles = `-- name: ProjectDotfiles :one
 SELECT dotfiles FROM projects WHERE id = $1 FOR UPDATE
 `
@@ -753,8 +1002,47 @@ func (q *Queries) ProjectDotfiles(ctx context.Context, id string) (json.RawMessa
 	return dotfiles, err
 }
 
+const projectsByID = `-- name: ProjectsByID :many
+SELECT id, name, description, is_active, created_at, modified_at, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type, resource_policy, dotfiles, parent_id FROM projects WHERE id = ANY($1::uuid[])
+`
+
+func (q *Queries) ProjectsByID(ctx context.Context, ids []string) ([]Project, error) {
+	rows, err := q.db.Query(ctx, projectsByID, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Project{}
+	for rows.Next() {
+		var i Project
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Description,
+			&i.IsActive,
+			&i.CreatedAt,
+			&i.ModifiedAt,
+			&i.DomainName,
+			&i.TotalResourceSlots,
+			&i.AllowedVfolderHosts,
+			&i.IntegrationID,
+			&i.Type,
+			&i.ResourcePolicy,
+			&i.Dotfiles,
+			&i.ParentID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const projectsOfUsers = `-- name: ProjectsOfUsers :many
-SELECT m.user_id, p.id, p.name, p.description, p.is_active, p.created_at, p.modified_at, p.domain_name, p.total_resource_slots, p.allowed_vfolder_hosts, p.integration_id, p.type, p.resource_policy, p.dotfiles FROM project_members m JOIN projects p ON p.id = m.project_id
+SELECT m.user_id, p.id, p.name, p.description, p.is_active, p.created_at, p.modified_at, p.domain_name, p.total_resource_slots, p.allowed_vfolder_hosts, p.integration_id, p.type, p.resource_policy, p.dotfiles, p.parent_id FROM project_members m JOIN projects p ON p.id = m.project_id
 WHERE m.user_id = ANY($1::uuid[]) ORDER BY p.name
 `
 
@@ -787,6 +1075,7 @@ func (q *Queries) ProjectsOfUsers(ctx context.Context, users []string) ([]Projec
 			&i.Project.Type,
 			&i.Project.ResourcePolicy,
 			&i.Project.Dotfiles,
+			&i.Project.ParentID,
 		); err != nil {
 			return nil, err
 		}
@@ -796,6 +1085,15 @@ func (q *Queries) ProjectsOfUsers(ctx context.Context, users []string) ([]Projec
 		return nil, err
 	}
 	return items, nil
+}
+
+const removeMembers = `-- name: RemoveMembers :exec
+DELETE FROM project_members WHERE project_id = $1 AND user_id = ANY($2::uuid[])
+`
+
+func (q *Queries) RemoveMembers(ctx context.Context, projectID string, users []string) error {
+	_, err := q.db.Exec(ctx, removeMembers, projectID, users)
+	return err
 }
 
 const setBootstrapScript = `-- name: SetBootstrapScript :exec
@@ -838,7 +1136,7 @@ func (q *Queries) SetKeypairDotfiles(ctx context.Context, accessKey string, dotf
 }
 
 const setKeypairsAdmin = `-- name: SetKeypairsAdmin :exec
-UPDATE keypairs SET is_admin = $2, modified_at = now() WHERE user_id = $1
+UPDATE keypairs SET is_admin = $2, modified_at = now() WHERE user_id = $1 AND deleted_at IS NULL
 `
 
 func (q *Queries) SetKeypairsAdmin(ctx context.Context, userID string, isAdmin bool) error {
@@ -847,7 +1145,8 @@ func (q *Queries) SetKeypairsAdmin(ctx context.Context, userID string, isAdmin b
 }
 
 const setPassword = `-- name: SetPassword :exec
-UPDATE users SET password_hash = $2, password_changed_at = now(), need_password_change = false, modified_at = now() WHERE id = $1
+UPDATE users SET password_hash = $2, password_changed_at = now(), need_password_change = false, login_directory = NULL, modified_at = now()
+WHERE id = $1
 `
 
 func (q *Queries) SetPassword(ctx context.Context, iD string, passwordHash *string) error {
@@ -871,18 +1170,6 @@ UPDATE projects SET dotfiles = $2, modified_at = now() WHERE id = $1
 func (q *Queries) SetProjectDotfiles(ctx context.Context, iD string, dotfiles json.RawMessage) error {
 	_, err := q.db.Exec(ctx, setProjectDotfiles, iD, dotfiles)
 	return err
-}
-
-const setRegistriesOfDomain = `-- name: SetRegistriesOfDomain :execrows
-UPDATE domains SET allowed_docker_registries = $1::text[], modified_at = now() WHERE name = $2
-`
-
-func (q *Queries) SetRegistriesOfDomain(ctx context.Context, registries []string, name string) (int64, error) {
-	result, err := q.db.Exec(ctx, setRegistriesOfDomain, registries, name)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const setSSHKeypair = `-- name: SetSSHKeypair :exec
@@ -910,6 +1197,69 @@ UPDATE keypairs SET num_queries = num_queries + $1::bigint, last_used = now() WH
 
 func (q *Queries) TouchKeypair(ctx context.Context, queries int64, accessKey string) error {
 	_, err := q.db.Exec(ctx, touchKeypair, queries, accessKey)
+	return err
+}
+
+const updateDomain = `-- name: UpdateDomain :exec
+UPDATE domains SET name = $1, description = $2, is_active = $3, total_resource_slots = $4,
+    allowed_vfolder_hosts = $5, allowed_docker_registries = $6,
+    integration_id = $7, modified_at = now()
+WHERE name = $8
+`
+
+type UpdateDomainParams struct {
+	NewName                 string
+	Description             *string
+	IsActive                bool
+	TotalResourceSlots      cluster.Slots
+	AllowedVfolderHosts     dbtype.Object
+	AllowedDockerRegistries []string
+	IntegrationID           *string
+	Name                    string
+}
+
+func (q *Queries) UpdateDomain(ctx context.Context, arg UpdateDomainParams) error {
+	_, err := q.db.Exec(ctx, updateDomain,
+		arg.NewName,
+		arg.Description,
+		arg.IsActive,
+		arg.TotalResourceSlots,
+		arg.AllowedVfolderHosts,
+		arg.AllowedDockerRegistries,
+		arg.IntegrationID,
+		arg.Name,
+	)
+	return err
+}
+
+const updateProject = `-- name: UpdateProject :exec
+UPDATE projects SET name = $1, description = $2, is_active = $3, total_resource_slots = $4,
+    allowed_vfolder_hosts = $5, integration_id = $6, resource_policy = $7, modified_at = now()
+WHERE id = $8
+`
+
+type UpdateProjectParams struct {
+	Name                string
+	Description         *string
+	IsActive            bool
+	TotalResourceSlots  cluster.Slots
+	AllowedVfolderHosts dbtype.Object
+	IntegrationID       *string
+	ResourcePolicy      string
+	ID                  string
+}
+
+func (q *Queries) UpdateProject(ctx context.Context, arg UpdateProjectParams) error {
+	_, err := q.db.Exec(ctx, updateProject,
+		arg.Name,
+		arg.Description,
+		arg.IsActive,
+		arg.TotalResourceSlots,
+		arg.AllowedVfolderHosts,
+		arg.IntegrationID,
+		arg.ResourcePolicy,
+		arg.ID,
+	)
 	return err
 }
 
@@ -959,7 +1309,7 @@ func (q *Queries) UpdateUser(ctx context.Context, arg UpdateUserParams) error {
 }
 
 const userByRef = `-- name: UserByRef :one
-SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at FROM users WHERE email = $1::text OR id::text = $1::text LIMIT 1
+SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at, is_service, login_directory FROM users WHERE email = $1::text OR id::text = $1::text LIMIT 1
 `
 
 func (q *Queries) UserByRef(ctx context.Context, ref string) (User, error) {
@@ -989,15 +1339,18 @@ func (q *Queries) UserByRef(ctx context.Context, ref string) (User, error) {
 		&i.IntegrationID,
 		&i.CreatedAt,
 		&i.ModifiedAt,
+		&i.IsService,
+		&i.LoginDirectory,
 	)
 	return i, err
 }
 
 const userForLogin = `-- name: UserForLogin :one
-SELECT u.id, u.email, u.password_hash, u.status, u.role, u.need_password_change, u.domain_name, d.is_active AS domain_active,
+SELECT u.id, u.email, u.password_hash, u.password_changed_at, u.status, u.role, u.need_password_change, u.domain_name, u.login_directory,
+       d.is_active AS domain_active,
        coalesce(k.access_key, '')::text AS access_key, coalesce(k.secret_sealed, '')::bytea AS secret_sealed
 FROM users u JOIN domains d ON d.name = u.domain_name
-LEFT JOIN LATERAL (SELECT kp.access_key, kp.secret_sealed FROM keypairs kp WHERE kp.user_id = u.id AND kp.is_active
+LEFT JOIN LATERAL (SELECT kp.access_key, kp.secret_sealed FROM keypairs kp WHERE kp.user_id = u.id AND kp.is_active AND (kp.expires_at IS NULL OR kp.expires_at > now())
                    ORDER BY (kp.access_key = u.main_access_key) DESC NULLS LAST, kp.created_at LIMIT 1) k ON true
 WHERE u.email = $1
 `
@@ -1006,10 +1359,12 @@ type UserForLoginRow struct {
 	ID                 string
 	Email              string
 	PasswordHash       *string
+	PasswordChangedAt  *time.Time
 	Status             string
 	Role               string
 	NeedPasswordChange bool
 	DomainName         string
+	LoginDirectory     *string
 	DomainActive       bool
 	AccessKey          string
 	SecretSealed       []byte
@@ -1022,10 +1377,12 @@ func (q *Queries) UserForLogin(ctx context.Context, email string) (UserForLoginR
 		&i.ID,
 		&i.Email,
 		&i.PasswordHash,
+		&i.PasswordChangedAt,
 		&i.Status,
 		&i.Role,
 		&i.NeedPasswordChange,
 		&i.DomainName,
+		&i.LoginDirectory,
 		&i.DomainActive,
 		&i.AccessKey,
 		&i.SecretSealed,
@@ -1045,7 +1402,7 @@ func (q *Queries) UserPassword(ctx context.Context, id string) (*string, error) 
 }
 
 const userViews = `-- name: UserViews :many
-SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at FROM users WHERE id = ANY($1::uuid[])
+SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at, is_service, login_directory FROM users WHERE id = ANY($1::uuid[])
 `
 
 func (q *Queries) UserViews(ctx context.Context, ids []string) ([]User, error) {
@@ -1081,7 +1438,40 @@ func (q *Queries) UserViews(ctx context.Context, ids []string) ([]User, error) {
 			&i.IntegrationID,
 			&i.CreatedAt,
 			&i.ModifiedAt,
+			&i.IsService,
+			&i.LoginDirectory,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const usersByRefs = `-- name: UsersByRefs :many
+SELECT id, email, domain_name FROM users WHERE email = ANY($1::text[]) OR id::text = ANY($1::text[])
+`
+
+type UsersByRefsRow struct {
+	ID         string
+	Email      string
+	DomainName string
+}
+
+// Users by ids or email addresses.
+func (q *Queries) UsersByRefs(ctx context.Context, refs []string) ([]UsersByRefsRow, error) {
+	rows, err := q.db.Query(ctx, usersByRefs, refs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []UsersByRefsRow{}
+	for rows.Next() {
+		var i UsersByRefsRow
+		if err := rows.Scan(&i.ID, &i.Email, &i.DomainName); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -23,7 +23,8 @@ func (s Source) Where(a authz.Actor, v authz.Verb, arg func(any) string) string 
 }
 
 // ownedBySession are the facts of a session and all that belongs to it, in a query with sessions s and their users u.
-var ownedBySession = authz.Columns{authz.Owner: "s.user_id", authz.OwnerRole: "u.role", authz.Domain: "s.domain_name"}
+var ownedBySession = authz.Columns{authz.Owner: "s.user_id", authz.OwnerRole: "u.role", authz.Domain: "s.domain_name",
+	authz.Project: "s.project_id"}
 
 // The sources, by the nouns of package authz.
 var (
@@ -48,7 +49,8 @@ var (
 		"circuits c JOIN sessions s ON s.id = c.session_id JOIN users u ON u.id = c.user_id",
 		"c.id::text",
 		authz.Columns{
-			authz.Owner: "c.user_id", authz.OwnerRole: "u.role", authz.Domain: "s.domain_name", authz.Public: "c.public",
+			authz.Owner: "c.user_id", authz.OwnerRole: "u.role", authz.Domain: "s.domain_name", authz.Project: "s.project_id",
+			authz.Public: "c.public",
 			authz.Given: `EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id AND (h.user_id = {user} OR h.project_id =
 ANY({projects})))`},
 	}
@@ -87,7 +89,10 @@ LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/
 	}
 
 	Keypairs = Source{authz.Keypairs, "keypairs k JOIN users u ON u.id = k.user_id", "k.access_key", authz.Columns{
-		authz.Owner: "k.user_id", authz.OwnerRole: "u.role", authz.Domain: "u.domain_name"}}
+		authz.Owner: "k.user_id", authz.OwnerRole: "u.role", authz.Domain: "u.domain_name", authz.ToKeys: "ARRAY[k.access_key]"}}
+
+	Tokens = Source{authz.Tokens, "api_tokens t JOIN users u ON u.id = t.user_id", "t.id::text", authz.Columns{
+		authz.Owner: "t.user_id", authz.OwnerRole: "u.role", authz.Domain: "u.domain_name", authz.Service: "u.is_service"}}
 
 	Projects = Source{authz.Projects, "projects p", "p.id::text", authz.Columns{authz.Project: "p.id", authz.Domain: "p.domain_name"}}
 
@@ -110,13 +115,25 @@ LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/
 		authz.Public: "p.resource_group IS NULL", authz.Active: "g.is_active", authz.ToDomains: ResourceGroups.Columns[authz.ToDomains],
 		authz.ToProjects: ResourceGroups.Columns[authz.ToProjects], authz.ToKeys: ResourceGroups.Columns[authz.ToKeys]}}
 
+	AgentSummaries = Source{authz.AgentSummaries, "agents a JOIN resource_groups g ON g.name = a.resource_group", "a.id",
+		ResourceGroups.Columns}
+
 	Agents       = Source{authz.Agents, "agents a", "a.id", nil}
 	IdleCheckers = Source{authz.IdleCheckers, "idle_checkers i", "i.name", nil}
-	Tasks        = Source{authz.Tasks, "background_tasks t", "t.id::text", authz.Columns{authz.Owner: "t.owner"}}
+	Templates    = Source{authz.Templates,
+		"session_templates t JOIN users u ON u.id = t.user_id JOIN projects p ON p.id = t.project_id", "t.id::text",
+		authz.Columns{authz.Owner: "t.user_id", authz.OwnerRole: "u.role", authz.Domain: "p.domain_name", authz.Project: "t.project_id"}}
+	Tasks = Source{authz.Tasks, "background_tasks t", "t.id::text", authz.Columns{authz.Owner: "t.owner"}}
 	// AuditEntries belong to whoever did it, in the domain and the role of that time.
 	AuditEntries = Source{authz.AuditEntries, "audit_log a", "a.id::text", authz.Columns{
 		authz.OwnerRole: "a.role", authz.Domain: "a.domain_name"}}
-	Settings = Source{authz.Announcements, "cluster_settings x", "x.key", nil}
+	ErrorLogs = Source{authz.ErrorLogs, "error_logs e JOIN users u ON u.id = e.user_id", "e.id::text", authz.Columns{
+		authz.Owner: "e.user_id", authz.OwnerRole: "u.role", authz.Domain: "u.domain_name"}}
+	// UsageIntervals belong to the session's owner and to the domain of that time; reports of domains hold what its superadmins used, too.
+	UsageIntervals = Source{authz.UsageIntervals, "usage_intervals i", "i.id::text", authz.Columns{
+		authz.Owner: "i.user_id", authz.Domain: "i.domain_name"}}
+	UsagePrices = Source{authz.UsagePrices, "usage_prices p", "p.id::text", nil}
+	Settings    = Source{authz.Announcements, "cluster_settings x", "x.key", nil}
 )
 
 // Sources are all of them.
@@ -124,9 +141,13 @@ func Sources() map[string]Source {
 	return map[string]Source{
 		"sessions": Sessions, "kernels": Kernels, "events": Events, "circuits": Circuits, "folders": Folders, "quota scopes": QuotaScopes,
 		"images": Images,
-		"users":  Users, "keypairs": Keypairs, "projects": Projects, "domains": Domains, "policies of keypairs": KeypairPolicies,
-		"policies of users": UserPolicies, "policies of projects": ProjectPolicies, "resource groups": ResourceGroups, "agents": Agents,
-		"presets": Presets, "idle checkers": IdleCheckers, "tasks": Tasks, "audit entries": AuditEntries,
+		"users":  Users, "keypairs": Keypairs, "API tokens": Tokens, "projects": Projects, "domains": Domains,
+		"policies of keypairs": KeypairPolicies,
+		"policies of users":    UserPolicies, "policies of projects": ProjectPolicies, "resource groups": ResourceGroups, "agents": Agents,
+		"agent summaries": AgentSummaries,
+		"presets":         Presets, "idle checkers": IdleCheckers, "templates": Templates, "tasks": Tasks, "audit entries": AuditEntries,
+		"error logs":      ErrorLogs,
+		"usage intervals": UsageIntervals, "usage prices": UsagePrices,
 		"settings": Settings,
 	}
 }

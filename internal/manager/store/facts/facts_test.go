@@ -33,7 +33,11 @@ func TestPredicatesAgreeWithDecisions(t *testing.T) {
 		defer tx.Rollback(ctx) //nolint:errcheck // the world is thrown away
 		w := &world{rapid: rt, tx: tx, ctx: ctx}
 		w.build()
+		actors := w.actors()
 		for _, a := range w.actors() {
+			actors = append(actors, a.Within(w.scope()))
+		}
+		for _, a := range actors {
 			for name, source := range facts.Sources() {
 				w.compare(a, name, source, yes, no)
 			}
@@ -146,6 +150,8 @@ func set(rt *rapid.T, o *authz.Object, f authz.Fact, text string) {
 		to = &o.Public
 	case authz.Active:
 		to = &o.Active
+	case authz.Service:
+		to = &o.Service
 	case authz.Registry:
 		to = &o.Registry
 	case authz.ToDomains:
@@ -195,7 +201,7 @@ type world struct {
 
 type user struct {
 	id, domain, role string
-	projects         []string
+	projects, leads  []string
 }
 
 type project struct{ id, domain string }
@@ -256,12 +262,13 @@ func (w *world) build() {
 			role:   pick(w, "role", []string{"superadmin", "admin", "user", "user", "monitor"}),
 		}
 		w.add(
-			`INSERT INTO users (id, username, email, domain_name, role, resource_policy) VALUES ($1, $2, $2, $3, $4, $5)`,
+			`INSERT INTO users (id, username, email, domain_name, role, resource_policy, is_service) VALUES ($1, $2, $2, $3, $4, $5, $6)`,
 			u.id,
 			fmt.Sprint("u", i),
 			u.domain,
 			u.role,
 			pick(w, "policy", policies),
+			w.flip("service"),
 		)
 		w.add(
 			`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, '', $2, $3)`,
@@ -269,10 +276,16 @@ func (w *world) build() {
 			u.id,
 			pick(w, "policy", policies),
 		)
+		w.add(`INSERT INTO api_tokens (id, token_hash, user_id, access_key, name, read_only, areas, projects, expires_at)
+VALUES ($1::uuid, sha256(($1::uuid)::text::bytea), $2, $3, 't', false, '{}', '{}', now())`, w.id(), u.id, key(u.id))
 		for _, p := range w.projects {
 			if w.flip("member") {
 				u.projects = append(u.projects, p.id)
-				w.add(`INSERT INTO project_members (project_id, user_id) VALUES ($1, $2)`, p.id, u.id)
+				leads := w.flip("administrator")
+				if leads {
+					u.leads = append(u.leads, p.id)
+				}
+				w.add(`INSERT INTO project_members (project_id, user_id, is_admin) VALUES ($1, $2, $3)`, p.id, u.id, leads)
 			}
 		}
 		w.users = append(w.users, u)
@@ -315,6 +328,14 @@ func (w *world) supply() {
 '{"max_lifetime_seconds": 60}', '{interactive}')`,
 	)
 	w.add(`INSERT INTO cluster_settings (key, value) VALUES ('announcement', '"hello"') ON CONFLICT DO NOTHING`)
+	for i, u := range w.users {
+		w.add(`INSERT INTO session_templates (id, kind, name, user_id, project_id, document) VALUES ($1, 'session', $2, $3, $4, '{}')`,
+			w.id(), fmt.Sprint("t", i), u.id, pick(w, "project of a template", w.projects).id)
+	}
+	for _, u := range w.users {
+		w.add(`INSERT INTO error_logs (id, user_id, severity, source, message, context_lang, context_env)
+VALUES ($1, $2, 'error', 'x', 'y', 'z', '{}')`, w.id(), u.id)
+	}
 	serial := 0
 	image := func(registry, scope string, owner, project *string) {
 		serial++
@@ -344,6 +365,10 @@ VALUES ($1, $2, 'interactive', $3, $4, $5, $6, 'g1', 'x', 'PENDING', '{}')`, s, 
 		w.add(`INSERT INTO background_tasks (id, kind, owner) VALUES ($1, 'x', $2)`, w.id(), u.id)
 		w.add(`INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, address, request_id)
 SELECT gen_random_uuid(), 'x', 'y', 'done', u.id, u.email, u.role, u.domain_name, '', '', '' FROM users u WHERE u.id = $1`, u.id)
+		w.add(`INSERT INTO usage_intervals (kernel_id, session_id, session_name, session_type, domain_name, project_id, project_name,
+			user_id, email,
+access_key, resource_group, agent_id, image, slots, from_at) VALUES ($1, $2, '', '', $3, $4, '', $5, '', '', '', '', '', '{}', now())`,
+			k, s, u.domain, p.id, u.id)
 		c := w.id()
 		w.add(
 			`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public,
@@ -364,6 +389,7 @@ VALUES ($1, 'p', 'subdomain', $2, $3, $4, 'a', 'http', 1, '/', $5, $5, $6, '{}',
 		}
 	}
 	w.add(`INSERT INTO background_tasks (id, kind) VALUES ($1, 'of nobody')`, w.id())
+	w.add(`INSERT INTO usage_prices (id, slot, per_hour, valid_from) VALUES ($1, 'cpu', 1, now())`, w.id())
 }
 
 func (w *world) folders() {
@@ -402,6 +428,22 @@ VALUES ($1, $2, 'x:y', $3, $4, 'general', $5, $6, $7, $8, false, 'ready')`,
 }
 
 // actors are all users, and nobody.
+// scope is that of a token.
+func (w *world) scope() *authz.Scope {
+	s := &authz.Scope{Token: "t", ReadOnly: w.flip("read only")}
+	for _, area := range authz.Areas() {
+		if w.flip("area") {
+			s.Areas = append(s.Areas, area)
+		}
+	}
+	for _, p := range w.projects {
+		if w.flip("project") {
+			s.Projects = append(s.Projects, cluster.ProjectID(p.id))
+		}
+	}
+	return s
+}
+
 func (w *world) actors() []authz.Actor {
 	out := []authz.Actor{{Email: "nobody"}}
 	for i, u := range w.users {
@@ -415,6 +457,9 @@ func (w *world) actors() []authz.Actor {
 		}
 		for _, p := range u.projects {
 			a.Projects = append(a.Projects, cluster.ProjectID(p))
+		}
+		for _, p := range u.leads {
+			a.Leads = append(a.Leads, cluster.ProjectID(p))
 		}
 		out = append(out, a)
 	}

@@ -1,6 +1,7 @@
 package list
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -47,9 +48,14 @@ type Spec struct {
 	Fields Fields
 	// Order is the order of a query that names none. Rows that are equal in an order come in the order of their keys.
 	Order string
-	// Counts are where the numbers of rows are kept, for a list that would be slow to count: queries that end in a WHERE, to which the
-	// list's conditions are added. Their sum is the number of rows. A query with a filter counts the rows themselves.
-	Counts []string
+	// Counts returns where the numbers of rows are kept, for a list that would be slow to count: queries that end in a WHERE, to which the
+	// list's conditions are added. Their sum is the number of rows. It may add parameters, and is called once, for a query without a
+	// filter: others count the rows themselves, as is done where it is nil or returns none.
+	Counts func() []string
+	// Uncounted makes the number of rows that of the page: of lists that are read to their end, where each page would count all that follow.
+	Uncounted bool
+	// Most is the largest page, where that is not 100: of lists with small rows that clients add up.
+	Most int
 
 	b       Builder
 	where   []string
@@ -68,12 +74,12 @@ func (s *Spec) Implied(sql string) { s.implied = append(s.implied, sql) }
 // And adds a condition about a parameter, for which %s stands.
 func (s *Spec) And(sql string, v any) { s.Where(fmt.Sprintf(sql, s.b.Arg(v))) }
 
-func (q *Query) check() error {
+func (q *Query) check(most int) error {
 	if q.Limit == 0 {
 		q.Limit = defaultLimit
 	}
-	if q.Limit < 1 || q.Limit > maxLimit {
-		return fault.Invalidf("a page has 1 to %d items, not %d", maxLimit, q.Limit)
+	if q.Limit < 1 || q.Limit > most {
+		return fault.Invalidf("a page has 1 to %d items, not %d", most, q.Limit)
 	}
 	if q.Offset < 0 || q.Offset > maxOffset {
 		return fault.Invalidf("offset %d is not allowed", q.Offset)
@@ -84,7 +90,7 @@ func (q *Query) check() error {
 // Keys returns the keys of a page in order and the number of rows of the whole list. A filter, an order or a page that
 // cannot be is Invalid.
 func (s *Spec) Keys(ctx context.Context, db Reader, q Query) (keys []string, total int, err error) {
-	if err := q.check(); err != nil {
+	if err := q.check(cmp.Or(s.Most, maxLimit)); err != nil {
 		return nil, 0, err
 	}
 	filter, err := Filter(&s.b, s.Fields, q.Filter)
@@ -96,37 +102,56 @@ func (s *Spec) Keys(ctx context.Context, db Reader, q Query) (keys []string, tot
 		return nil, 0, err
 	}
 	where := strings.Join(append(s.where, filter), " AND ")
-	counted := "SELECT count(*) FROM " + s.From + " WHERE " + where
 	each := "count(*) OVER ()"
-	if strings.TrimSpace(q.Filter) == "" {
+	switch {
+	case s.Uncounted:
+		each = "0"
+	case strings.TrimSpace(q.Filter) == "":
 		// Counting apart leaves out joins that only the order needs, and lets an index give the page.
-		if len(s.Counts) > 0 {
-			var sums []string
-			for _, c := range s.Counts {
-				sums = append(sums, "("+c+" AND "+where+")")
-			}
-			counted = "SELECT " + strings.Join(sums, " + ")
+		each = "(" + s.counted(where) + ")"
+	}
+	page := fmt.Sprintf("SELECT %s, %s FROM %s WHERE %s ORDER BY %s", s.Key, each, s.From, strings.Join(append(s.implied, where),
+		" AND "), order)
+	read := func(limit, offset int) error {
+		rows, err := db.Query(ctx, fmt.Sprintf("%s LIMIT %d OFFSET %d", page, limit, offset), s.args()...)
+		if err != nil {
+			return fmt.Errorf("list: %w", err)
 		}
-		each = "(" + counted + ")"
-	}
-	page := fmt.Sprintf("SELECT %s, %s FROM %s WHERE %s ORDER BY %s LIMIT %d OFFSET %d", s.Key, each, s.From,
-		strings.Join(append(s.implied, where), " AND "), order, q.Limit, q.Offset)
-	rows, err := db.Query(ctx, page, s.args()...)
-	if err != nil {
-		return nil, 0, fmt.Errorf("list: %w", err)
-	}
-	var key string
-	keys = []string{}
-	if _, err := pgx.ForEachRow(rows, []any{&key, &total}, func() error { keys = append(keys, key); return nil }); err != nil {
-		return nil, 0, fmt.Errorf("list: %w", err)
-	}
-	if len(keys) == 0 && q.Offset > 0 {
-		// A page past the end says nothing about the number.
-		if err := db.QueryRow(ctx, counted, s.args()...).Scan(&total); err != nil {
-			return nil, 0, fmt.Errorf("count list: %w", err)
+		var key string
+		keys = []string{}
+		if _, err := pgx.ForEachRow(rows, []any{&key, &total}, func() error { keys = append(keys, key); return nil }); err != nil {
+			return fmt.Errorf("list: %w", err)
 		}
+		return nil
+	}
+	if err := read(q.Limit, q.Offset); err != nil {
+		return nil, 0, err
+	}
+	switch {
+	case s.Uncounted:
+		total = len(keys)
+	case len(keys) == 0 && q.Offset > 0:
+		// A page past the end says nothing about the number; the first one does.
+		if err := read(1, 0); err != nil {
+			return nil, 0, err
+		}
+		keys = []string{}
 	}
 	return keys, total, nil
+}
+
+// counted is a query for the number of rows that meet a condition.
+func (s *Spec) counted(where string) string {
+	var sums []string
+	if s.Counts != nil {
+		for _, c := range s.Counts() {
+			sums = append(sums, "("+c+" AND "+where+")")
+		}
+	}
+	if len(sums) == 0 {
+		return "SELECT count(*) FROM " + s.From + " WHERE " + where
+	}
+	return "SELECT " + strings.Join(sums, " + ")
 }
 
 // args are the parameters. The database plans with their values each time: whose rows are asked for, and by which pattern, decides which

@@ -79,6 +79,12 @@ UPDATE agents SET schedulable = @schedulable, trial = CASE WHEN @schedulable THE
 SELECT id, resource_group, architecture, status, schedulable, capacity, slot_kinds FROM agents
 WHERE resource_group = ANY(@groups::text[]) AND status <> 'TERMINATED';
 
+-- name: AgentShapes :many
+-- The same for agents that are alike together, with one's id.
+SELECT min(id)::text AS id, resource_group, architecture, status, schedulable, capacity, slot_kinds FROM agents
+WHERE resource_group = ANY(@groups::text[]) AND status <> 'TERMINATED'
+GROUP BY resource_group, architecture, status, schedulable, capacity, slot_kinds;
+
 -- name: SlotKinds :many
 SELECT slot_kinds FROM agents WHERE status <> 'TERMINATED';
 

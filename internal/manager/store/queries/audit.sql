@@ -37,3 +37,25 @@ SELECT count(*) FROM gone;
 
 -- name: AllowAuditRetention :exec
 SELECT set_config('berth.audit_retention', 'on', true);
+
+-- name: BeginAuditExport :exec
+-- The first export begins with what is done from now on.
+INSERT INTO audit_exports (name, tx, id) VALUES (@name, pg_snapshot_xmin(pg_current_snapshot()), 0) ON CONFLICT DO NOTHING;
+
+-- name: AuditBehind :many
+-- The next entries that an export has not sent, in order, of transactions older than all that run.
+SELECT a.id, (a.tx::text)::text AS tx FROM audit_log a
+WHERE (a.tx, a.id) > ((SELECT e.tx FROM audit_exports e WHERE e.name = @name), (SELECT e.id FROM audit_exports e WHERE e.name = @name))
+  AND a.tx < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY a.tx, a.id LIMIT @max_rows;
+
+-- name: AuditSent :exec
+UPDATE audit_exports SET tx = CAST(@tx::text AS xid8), id = @id, sent_at = now(), failing_since = NULL, problem = '' WHERE name = @name;
+
+-- name: AuditNotSent :exec
+UPDATE audit_exports SET failing_since = coalesce(failing_since, now()), problem = @problem WHERE name = @name;
+
+-- name: FailingAuditExports :many
+SELECT e.name, e.problem, e.failing_since::timestamptz AS failing_since,
+       (SELECT count(*) FROM (SELECT 1 FROM audit_log a WHERE (a.tx, a.id) > (e.tx, e.id) LIMIT 10000) AS w)::bigint AS waiting
+FROM audit_exports e WHERE e.failing_since IS NOT NULL ORDER BY e.name;

@@ -3,9 +3,10 @@
 -- name: AppSession :one
 -- A session with its owner and its main kernel, for whoever starts or publishes its apps.
 SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, s.project_id, s.resource_group, u.role AS owner_role,
-       k.id AS kernel_id, k.status AS kernel_status, coalesce(k.agent_id, '')::text AS agent_id, k.service_ports,
+       p.name AS project_name, p.is_active AS project_active, k.id AS kernel_id, k.status AS kernel_status, coalesce(k.agent_id, '')::text AS agent_id, k.service_ports,
        coalesce(g.wsproxy_addr, '')::text AS wsproxy_addr
 FROM sessions s JOIN users u ON u.id = s.user_id JOIN resource_groups g ON g.name = s.resource_group
+JOIN projects p ON p.id = s.project_id
 JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0
 WHERE s.id = $1;
 
@@ -62,7 +63,7 @@ SELECT * FROM circuits WHERE session_id = $1 ORDER BY created_at, id;
 
 -- name: CircuitViews :many
 -- Circuits as people see them.
-SELECT sqlc.embed(c), s.name AS session_name, s.access_key, s.domain_name, u.role AS owner_role, k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
+SELECT sqlc.embed(c), s.name AS session_name, s.access_key, s.domain_name, s.project_id, u.role AS owner_role, k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
        ARRAY(SELECT m.email FROM circuit_shares h JOIN users m ON m.id = h.user_id WHERE h.circuit_id = c.id ORDER BY m.email)::text[] AS shared_users,
        ARRAY(SELECT p.name FROM circuit_shares h JOIN projects p ON p.id = h.project_id WHERE h.circuit_id = c.id ORDER BY p.name)::text[] AS shared_projects,
        EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
@@ -71,11 +72,11 @@ FROM circuits c JOIN sessions s ON s.id = c.session_id JOIN users u ON u.id = c.
 WHERE c.id = ANY(@ids::uuid[]) ORDER BY c.created_at, c.id;
 
 -- name: CircuitsInReach :many
--- The circuits that a user owns or that are shared with them, or those of one session.
-SELECT c.id FROM circuits c
-WHERE CASE WHEN sqlc.narg('session_id')::uuid IS NOT NULL THEN c.session_id = sqlc.narg('session_id')::uuid
-      ELSE c.user_id = @user_id::uuid OR EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
-           WHERE h.circuit_id = c.id AND (h.user_id = @user_id::uuid OR m.user_id = @user_id::uuid)) END
+-- The circuits that a user owns or that are shared with them, or those of one session. Each part is found by an index.
+SELECT c.id FROM circuits c WHERE c.session_id = sqlc.narg('session_id')::uuid
+   OR sqlc.narg('session_id')::uuid IS NULL AND (c.user_id = @user_id::uuid OR c.id = ANY(ARRAY(
+       SELECT h.circuit_id FROM circuit_shares h WHERE h.user_id = @user_id::uuid
+       UNION SELECT h.circuit_id FROM project_members m JOIN circuit_shares h ON h.project_id = m.project_id WHERE m.user_id = @user_id::uuid)))
 ORDER BY c.created_at, c.id LIMIT @max_rows;
 
 -- name: LockCircuit :one
@@ -89,12 +90,16 @@ WHERE id = @id;
 
 -- name: Visitor :one
 -- A user who may visit anything at all: active, in an active domain.
-SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip,
+       ARRAY(SELECT l::text FROM projects_led(u.id) l)::text[] AS leads
+FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
 WHERE u.id = $1 AND u.status = 'active';
 
 -- name: HoldVisitor :one
 -- The same, and whoever changes what they are waits until the transaction ends: take it before sessions and circuits.
-SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip,
+       ARRAY(SELECT l::text FROM projects_led(u.id) l)::text[] AS leads
+FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
 WHERE u.id = $1 AND u.status = 'active' FOR SHARE;
 
 -- name: NoteOfficeTicket :exec

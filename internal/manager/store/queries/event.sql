@@ -18,7 +18,7 @@ SELECT seq FROM session_events WHERE event <> '' ORDER BY seq DESC LIMIT @max_ro
 
 -- name: EventsBySeq :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
-       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
 LEFT JOIN kernels k ON k.id = e.kernel_id
@@ -26,18 +26,30 @@ WHERE e.seq = ANY(@seqs::bigint[])
 ORDER BY e.seq;
 
 -- name: EventsAfter :many
+-- Named events of everybody, of sessions, of kernels or of both.
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
-       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
 LEFT JOIN kernels k ON k.id = e.kernel_id
-WHERE e.seq > @after
+WHERE e.seq > @after AND e.event <> '' AND CASE WHEN e.kernel_id IS NULL THEN @of_sessions::boolean ELSE @of_kernels::boolean END
+ORDER BY e.seq LIMIT @max_rows;
+
+-- name: EventsOfDomainAfter :many
+-- The same of one domain. Costs what happened there, however much happened elsewhere.
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
+       k.cluster_role, k.cluster_idx
+FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
+LEFT JOIN kernels k ON k.id = e.kernel_id
+WHERE e.domain_name = @domain_name::text AND e.seq > @after AND e.event <> ''
+  AND CASE WHEN e.kernel_id IS NULL THEN @of_sessions::boolean ELSE @of_kernels::boolean END
 ORDER BY e.seq LIMIT @max_rows;
 
 -- name: EventsOfUserAfter :many
 -- Costs what the user has, however much happened to others.
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
-       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM users u JOIN sessions s ON s.user_id = u.id
 CROSS JOIN LATERAL (SELECT v.seq, v.session_id, v.kernel_id, v.event, v.to_status, v.reason, v.detail, v.exit_code, v.at
@@ -48,7 +60,7 @@ ORDER BY e.seq LIMIT @max_rows;
 
 -- name: EventsOfSessionAfter :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
-       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, s.project_id, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
 LEFT JOIN kernels k ON k.id = e.kernel_id
@@ -79,7 +91,8 @@ SELECT id FROM background_tasks WHERE kind = $1 AND subject = $2 AND status = 's
 -- name: AbandonTasks :execrows
 UPDATE background_tasks SET status = 'failed', message = 'the manager stopped before it was done', updated_at = now()
 WHERE status = 'started' AND updated_at < now() - interval '1 minute'
-  AND NOT EXISTS (SELECT 1 FROM folder_tasks f WHERE f.task_id = background_tasks.id); -- those go on at a storage proxy
+  AND NOT EXISTS (SELECT 1 FROM folder_tasks f WHERE f.task_id = background_tasks.id) -- those go on at a storage proxy
+  AND background_tasks.kind NOT LIKE 'purge-%'; -- and those with the next leader
 
 -- name: PruneEvents :one
 -- Looks at some events after a position and deletes those that are older than the age, of sessions that ended longer ago than it.

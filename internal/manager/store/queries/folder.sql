@@ -114,10 +114,14 @@ UPDATE folder_permissions SET permission = $3 WHERE folder_id = $1 AND user_id =
 
 -- name: SharingsOf :many
 -- Who has a permission on folders: on one, or on all that a user owns and the project folders that the user created.
-SELECT g.folder_id, f.name, f.status, coalesce(o.email, p.name, '')::text AS owner, g.user_id, u.email, g.permission
-FROM folder_permissions g JOIN folders f ON f.id = g.folder_id JOIN users u ON u.id = g.user_id LEFT JOIN users o ON o.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id
-WHERE f.status <> 'delete-complete' AND (f.id = sqlc.narg('folder_id')::uuid OR sqlc.narg('folder_id')::uuid IS NULL AND (f.user_id = @user_id::uuid OR f.project_id IS NOT NULL AND f.creator_id = @user_id::uuid))
-ORDER BY f.name, g.folder_id, u.email LIMIT 10000;
+-- The other users are looked up one by one: joined, all users would be read.
+SELECT g.folder_id, f.name, f.status,
+       coalesce((SELECT o.email FROM users o WHERE o.id = f.user_id), (SELECT p.name FROM projects p WHERE p.id = f.project_id), '')::text AS owner,
+       g.user_id, coalesce((SELECT u.email FROM users u WHERE u.id = g.user_id), '')::text AS email, g.permission
+FROM folder_permissions g JOIN folders f ON f.id = g.folder_id
+WHERE f.status <> 'delete-complete' AND g.folder_id = ANY(CASE WHEN sqlc.narg('folder_id')::uuid IS NOT NULL THEN ARRAY[sqlc.narg('folder_id')::uuid]
+  ELSE ARRAY(SELECT x.id FROM folders x WHERE x.user_id = @user_id::uuid OR x.project_id IS NOT NULL AND x.creator_id = @user_id::uuid) END)
+ORDER BY f.name, g.folder_id, email LIMIT 10000;
 
 -- name: UsersByEmail :many
 SELECT u.id, u.email, u.domain_name, u.status, u.role,
@@ -210,3 +214,9 @@ DELETE FROM folder_tasks WHERE task_id = $1;
 -- name: AllowFirstHosts :exec
 -- Gives a domain that allows no host its first ones.
 UPDATE domains SET allowed_vfolder_hosts = @hosts::jsonb WHERE name = @name AND allowed_vfolder_hosts = '{}';
+
+-- name: FoldersOfOwners :many
+-- How many folders each of some users and projects has, as CountFolders counts.
+SELECT coalesce(user_id, project_id)::text AS owner, count(*) AS n FROM folders
+WHERE (user_id = ANY(@owners::uuid[]) OR project_id = ANY(@owners::uuid[])) AND status NOT IN ('delete-ongoing','delete-complete','delete-error')
+GROUP BY 1;

@@ -15,8 +15,3 @@ WHERE (@name::text = '' OR p.name = @name)
       WHERE m.user_id = sqlc.narg('user_id') AND j.resource_policy = p.name))
 ORDER BY p.name LIMIT 100;
 
--- name: SetHostsOfDomain :execrows
-UPDATE domains SET allowed_vfolder_hosts = $2, modified_at = now() WHERE name = $1;
-
--- name: SetHostsOfProject :execrows
-UPDATE projects SET allowed_vfolder_hosts = $2, modified_at = now() WHERE id = $1;

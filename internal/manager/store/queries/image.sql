@@ -139,3 +139,9 @@ SELECT (EXISTS (SELECT 1 FROM images i WHERE i.digest = @digest AND i.reference 
 
 -- name: ImageOfSession :one
 SELECT coalesce(image_id::text, '')::text FROM sessions WHERE id = $1;
+
+-- name: ImagesNamed :many
+-- Alive images of exact references.
+SELECT sqlc.embed(i), coalesce(u.role, '')::text AS owner_role, coalesce(u.domain_name, p.domain_name, '')::text AS owner_domain
+FROM images i LEFT JOIN users u ON u.id = i.owner_id LEFT JOIN projects p ON p.id = i.project_id
+WHERE i.status = 'ALIVE' AND i.reference = ANY(@refs::text[]) ORDER BY i.created_at DESC;

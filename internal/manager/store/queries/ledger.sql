@@ -68,8 +68,11 @@ WITH km AS (
         'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
     FROM cm m JOIN s ON s.id = m.id WHERE s.callback_url IS NOT NULL
 ), e AS (
-    INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code)
-    SELECT unnest(@e_sessions::uuid[]), nullif(unnest(@e_kernels::text[]), '')::uuid, unnest(@e_events::text[]), unnest(@e_from::text[]), unnest(@e_to::text[]),
-        unnest(@e_reasons::text[]), unnest(@e_details::text[]), nullif(unnest(@e_exit_codes::integer[]), -2147483648)
+    INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code, domain_name)
+    SELECT v.session_id, v.kernel_id, v.event, v.from_status, v.to_status, v.reason, v.detail, v.exit_code,
+        CASE WHEN v.event = '' THEN '' ELSE coalesce((SELECT o.domain_name FROM sessions o WHERE o.id = v.session_id), '') END
+    FROM (SELECT unnest(@e_sessions::uuid[]) AS session_id, nullif(unnest(@e_kernels::text[]), '')::uuid AS kernel_id, unnest(@e_events::text[]) AS event,
+        unnest(@e_from::text[]) AS from_status, unnest(@e_to::text[]) AS to_status, unnest(@e_reasons::text[]) AS reason, unnest(@e_details::text[]) AS detail,
+        nullif(unnest(@e_exit_codes::integer[]), -2147483648) AS exit_code) v
 )
 SELECT (SELECT count(*) FROM k)::bigint AS kernels, (SELECT count(*) FROM s)::bigint AS sessions;

@@ -101,8 +101,9 @@ WHERE status IN ('ALIVE', 'LOST');
 SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;
 
 -- name: DesiredKernels :many
--- What is wanted of agents, without the specifications.
-SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress
+-- What is wanted of agents, without the specifications, but for what may change while a kernel runs.
+SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress,
+       withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
 WHERE k.agent_id = ANY(@agents::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id;
 
@@ -113,7 +114,7 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
        u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
        coalesce(nullif(s.image_digest, ''), i.digest, '')::text AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
-       kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
+       kp.dotfiles AS keypair_dotfiles, ssh_keys_of(s.access_key)::text[] AS ssh_keys, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
        mounts_of_session(s.id)::jsonb AS mounts
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id

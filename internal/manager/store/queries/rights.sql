@@ -36,3 +36,37 @@ SELECT coalesce((SELECT epoch FROM rights_epochs WHERE subject = 'user:' || @use
 DELETE FROM rights_epochs e WHERE changed_at < now() - interval '30 days'
     OR changed_at < now() - interval '9 days' AND (e.subject LIKE 'folder:%' OR e.subject LIKE 'share:%')
         AND NOT EXISTS (SELECT 1 FROM folders f WHERE f.id::text = split_part(e.subject, ':', CASE WHEN e.subject LIKE 'share:%' THEN 3 ELSE 2 END));
+
+-- name: MountRights :many
+-- Mounts of live sessions behind one of them, in order, with all that decides what their owners may still do with the folders. With
+-- young those alone for which somebody's rights changed lately.
+WITH young AS MATERIALIZED (SELECT subject FROM rights_epochs WHERE changed_at > now() - interval '2 minutes')
+SELECT m.session_id, m.n, m.folder_id, m.name, m.permission, m.allowed, s.access_key, u.id AS user_id, u.role, u.domain_name,
+       (u.status = 'active' AND d.is_active)::boolean AS active,
+       ARRAY(SELECT x.project_id::text FROM project_members x JOIN projects y ON y.id = x.project_id AND y.is_active WHERE x.user_id = u.id)::text[] AS projects,
+       (f.id IS NOT NULL)::boolean AS folder_there, coalesce(f.user_id::text, '')::text AS folder_user, coalesce(o.role, '')::text AS owner_role,
+       coalesce(f.domain_name, '')::text AS folder_domain, coalesce(f.project_id::text, '')::text AS folder_project,
+       coalesce(p.type, '')::text AS project_type, coalesce(f.creator_id::text, '')::text AS creator,
+       coalesce(f.permission, '')::text AS folder_permission, coalesce(g.permission, '')::text AS granted
+FROM sessions s JOIN session_mounts m ON m.session_id = s.id JOIN users u ON u.id = s.user_id JOIN domains d ON d.name = u.domain_name
+LEFT JOIN folders f ON f.id = m.folder_id LEFT JOIN users o ON o.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id
+LEFT JOIN folder_permissions g ON g.folder_id = f.id AND g.user_id = s.user_id
+WHERE s.ended_at IS NULL AND (m.session_id, m.n) > (@after_session::uuid, @after_n::integer)
+  AND (NOT @young::boolean OR 'user:' || s.user_id IN (SELECT subject FROM young) OR 'folder:' || m.folder_id IN (SELECT subject FROM young)
+       OR 'share:' || s.user_id || ':' || m.folder_id IN (SELECT subject FROM young))
+ORDER BY m.session_id, m.n LIMIT @max_rows;
+
+-- name: RightsAreYoung :one
+-- Whether rights changed so lately that requests which began before may still be under way.
+SELECT EXISTS (SELECT 1 FROM rights_epochs WHERE changed_at > now() - @age::interval)::boolean;
+
+-- name: SetMountAllowed :execrows
+UPDATE session_mounts SET allowed = @allowed WHERE session_id = @session_id AND n = @n AND allowed <> @allowed;
+
+-- name: TellFolderWithheld :many
+-- Tells a session's owner that one of its folders is taken away or made read-only, and returns the agents of its kernels.
+WITH told AS (
+    INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail, domain_name)
+    SELECT s.id, @event::text, s.status, s.status, @reason::text, @detail::text, s.domain_name FROM sessions s WHERE s.id = @session_id RETURNING session_id
+)
+SELECT DISTINCT k.agent_id::text FROM kernels k WHERE k.session_id = @session_id AND k.ended_at IS NULL AND k.agent_id IS NOT NULL;

@@ -1,7 +1,7 @@
 -- Everything that is sealed with the master key, page by page: read when that key is replaced.
 
 -- name: SealedOfKeypairs :many
-SELECT access_key, secret_sealed, ssh_private_sealed FROM keypairs WHERE access_key > @after ORDER BY access_key LIMIT @page FOR UPDATE;
+SELECT access_key, secret_sealed, ssh_private_sealed FROM keypairs WHERE access_key > @after AND deleted_at IS NULL ORDER BY access_key LIMIT @page FOR UPDATE;
 
 -- name: ResealKeypair :exec
 UPDATE keypairs SET secret_sealed = @secret_sealed, ssh_private_sealed = @ssh_private_sealed WHERE access_key = @access_key;
@@ -18,4 +18,4 @@ SELECT key, value FROM cluster_settings WHERE key > @after AND starts_with(key, 
 
 -- name: WaitForWritersOfSecrets :exec
 -- Returns when every transaction that was writing a secret has ended.
-LOCK TABLE keypairs, resource_groups, cluster_settings IN SHARE MODE;
+LOCK TABLE keypairs, resource_groups, cluster_settings, user_totp IN SHARE MODE;

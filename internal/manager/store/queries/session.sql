@@ -2,18 +2,18 @@
 SELECT id, name, image, status FROM sessions WHERE access_key = $1 AND name = $2 AND ended_at IS NULL;
 
 -- name: SessionOwner :one
-SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, u.role AS owner_role
+SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, s.project_id, u.role AS owner_role
 FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.id = $1;
 
 -- name: SessionsNamed :many
 -- Live sessions whose id or name is the text.
 SELECT s.id, s.name, s.status, s.created_at FROM sessions s
-WHERE s.access_key = @access_key AND s.ended_at IS NULL AND s.name = @name::text
+WHERE s.access_key = ANY(kin_of_key(@access_key::text)) AND s.ended_at IS NULL AND s.name = @name::text
 ORDER BY s.created_at DESC LIMIT 10;
 
 -- name: FailedSessionNamed :one
 -- The newest session of a name that ended in ERROR.
-SELECT id FROM sessions WHERE access_key = @access_key AND name = @name::text AND status = 'ERROR' ORDER BY created_at DESC LIMIT 1;
+SELECT id FROM sessions WHERE access_key = ANY(kin_of_key(@access_key::text)) AND name = @name::text AND status = 'ERROR' ORDER BY created_at DESC LIMIT 1;
 
 -- name: HasRemovals :one
 -- Whether an agent must still remove a container of a session.
@@ -21,7 +21,7 @@ SELECT EXISTS (SELECT 1 FROM kernels k JOIN kernel_removals r ON r.kernel_id = k
 
 -- name: MatchSessions :many
 SELECT s.id, s.name, s.status, s.created_at FROM sessions s
-WHERE s.access_key = @access_key AND s.ended_at IS NULL
+WHERE s.access_key = ANY(kin_of_key(@access_key::text)) AND s.ended_at IS NULL
   AND (starts_with(s.name, @prefix::text) OR starts_with(s.id::text, @prefix::text)
        OR starts_with(replace(s.id::text, '-', ''), @prefix::text))
 ORDER BY s.created_at DESC LIMIT 50;
@@ -89,7 +89,7 @@ WITH asked AS (
         now() + a.n * interval '1 microsecond'
     FROM asked a ORDER BY a.n
     ON CONFLICT (access_key, name) WHERE ended_at IS NULL DO NOTHING
-    RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at
+    RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at, sessions.domain_name
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
         status, requested_slots, service_ports, preopen_ports)
@@ -115,7 +115,7 @@ WITH asked AS (
         'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
     FROM s WHERE s.callback_url IS NOT NULL
 ), e AS (
-    INSERT INTO session_events (session_id, event, to_status) SELECT s.id, 'session_enqueued', 'PENDING' FROM s ORDER BY s.created_at
+    INSERT INTO session_events (session_id, event, to_status, domain_name) SELECT s.id, 'session_enqueued', 'PENDING', s.domain_name FROM s ORDER BY s.created_at
 )
 SELECT s.id FROM s;
 
@@ -183,3 +183,35 @@ WITH parts AS (
 INSERT INTO ended_session_counts (user_id, domain_name, project_id, access_key, type, status, n, joined)
 SELECT user_id, domain_name, project_id, access_key, type, status, sum(n), true FROM parts
 GROUP BY user_id, domain_name, project_id, access_key, type, status HAVING sum(n) <> 0;
+
+-- name: JoinListCounts :exec
+-- Makes one row of those that count alike, once so many new ones have come.
+WITH parts AS (
+    DELETE FROM list_counts
+    WHERE (SELECT count(*) FROM (SELECT 1 FROM list_counts WHERE NOT joined LIMIT @new_rows::integer) AS new) >= @new_rows::integer
+    RETURNING *
+)
+INSERT INTO list_counts (list, domain_name, owner_role, status, kind, registry, n, joined)
+SELECT list, domain_name, owner_role, status, kind, registry, sum(n), true FROM parts
+GROUP BY list, domain_name, owner_role, status, kind, registry HAVING sum(n) <> 0;
+
+-- name: SessionsOfLeavers :many
+-- Live sessions of users who left a project: those of the project, and those that mount its folders. Sessions that a superadmin makes for
+-- somebody who is no member come later.
+SELECT DISTINCT s.id, coalesce(p.name, 'that is gone')::text AS project_name
+FROM project_leavers l JOIN sessions s ON s.user_id = l.user_id AND s.ended_at IS NULL
+LEFT JOIN projects p ON p.id = l.project_id
+WHERE s.status <> 'TERMINATING' AND s.created_at < l.left_at + interval '10 seconds'
+  AND NOT EXISTS (SELECT 1 FROM project_members m WHERE m.project_id = l.project_id AND m.user_id = l.user_id)
+  AND (s.project_id = l.project_id
+       OR EXISTS (SELECT 1 FROM session_mounts x JOIN folders f ON f.id = x.folder_id WHERE x.session_id = s.id AND f.project_id = l.project_id))
+ORDER BY s.id LIMIT @max_rows;
+
+-- name: ForgetLeavers :one
+-- Forgets those who left longer ago than the age, and says how many are left.
+WITH gone AS (DELETE FROM project_leavers WHERE left_at < now() - @age::interval)
+SELECT count(*) FROM project_leavers WHERE left_at >= now() - @age::interval;
+
+-- name: SessionsToEnd :many
+-- Live sessions that nobody has told to end, some of them after the id.
+SELECT id FROM sessions WHERE ended_at IS NULL AND status <> 'TERMINATING' AND id > @after::uuid ORDER BY id LIMIT @page;

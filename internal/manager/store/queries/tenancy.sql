@@ -45,10 +45,11 @@ WHERE u.role = 'superadmin' AND u.status = 'active' AND k.is_active
 ORDER BY u.created_at, u.id LIMIT 1;
 
 -- name: ActorByKey :one
-SELECT k.access_key, k.secret_sealed, k.is_active, k.is_admin, k.rate_limit, k.resource_policy, k.last_used,
+SELECT k.access_key, k.secret_sealed, k.is_active, k.is_admin, k.rate_limit, k.resource_policy, k.last_used, k.expires_at,
        u.id AS user_id, u.email, u.username, u.full_name, u.role, u.domain_name, u.status AS user_status,
        u.allowed_client_ip, d.is_active AS domain_active, d.allowed_docker_registries, k.bootstrap_script,
-       ARRAY(SELECT m.project_id::text FROM project_members m WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
+       ARRAY(SELECT m.project_id::text FROM project_members m WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects,
+       ARRAY(SELECT l::text FROM projects_led(u.id) l ORDER BY 1)::text[] AS leads
 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
 WHERE k.access_key = $1;
 
@@ -56,10 +57,11 @@ WHERE k.access_key = $1;
 UPDATE keypairs SET num_queries = num_queries + @queries::bigint, last_used = now() WHERE access_key = @access_key;
 
 -- name: UserForLogin :one
-SELECT u.id, u.email, u.password_hash, u.status, u.role, u.need_password_change, u.domain_name, d.is_active AS domain_active,
+SELECT u.id, u.email, u.password_hash, u.password_changed_at, u.status, u.role, u.need_password_change, u.domain_name, u.login_directory,
+       d.is_active AS domain_active,
        coalesce(k.access_key, '')::text AS access_key, coalesce(k.secret_sealed, '')::bytea AS secret_sealed
 FROM users u JOIN domains d ON d.name = u.domain_name
-LEFT JOIN LATERAL (SELECT kp.access_key, kp.secret_sealed FROM keypairs kp WHERE kp.user_id = u.id AND kp.is_active
+LEFT JOIN LATERAL (SELECT kp.access_key, kp.secret_sealed FROM keypairs kp WHERE kp.user_id = u.id AND kp.is_active AND (kp.expires_at IS NULL OR kp.expires_at > now())
                    ORDER BY (kp.access_key = u.main_access_key) DESC NULLS LAST, kp.created_at LIMIT 1) k ON true
 WHERE u.email = $1;
 
@@ -67,7 +69,8 @@ WHERE u.email = $1;
 SELECT password_hash FROM users WHERE id = $1;
 
 -- name: SetPassword :exec
-UPDATE users SET password_hash = $2, password_changed_at = now(), need_password_change = false, modified_at = now() WHERE id = $1;
+UPDATE users SET password_hash = $2, password_changed_at = now(), need_password_change = false, login_directory = NULL, modified_at = now()
+WHERE id = $1;
 
 -- name: SetPasswordHash :exec
 UPDATE users SET password_hash = $2 WHERE id = $1;
@@ -95,9 +98,6 @@ WHERE m.user_id = ANY(@users::uuid[]) ORDER BY p.name;
 
 -- name: GetDomain :one
 SELECT * FROM domains WHERE name = $1;
-
--- name: ListDomains :many
-SELECT * FROM domains ORDER BY name;
 
 -- name: GetKeypairPolicy :one
 SELECT * FROM keypair_resource_policies WHERE name = $1;
@@ -130,19 +130,16 @@ UPDATE keypairs SET bootstrap_script = $2, modified_at = now() WHERE access_key 
 
 -- name: KeypairViews :many
 SELECT k.access_key, k.secret_sealed, k.user_id, u.email, u.full_name, u.domain_name, u.role, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
-       k.num_queries, k.created_at, k.modified_at, k.last_used, k.ssh_public_key, k.dotfiles, k.bootstrap_script,
+       k.num_queries, k.created_at, k.modified_at, k.last_used, k.expires_at, k.replaced_by, k.concurrency_limit, (k.access_key = coalesce(u.main_access_key, ''))::boolean AS is_main, k.ssh_public_key, k.dotfiles, k.bootstrap_script,
        (SELECT count(*) FROM sessions s WHERE s.access_key = k.access_key AND s.ended_at IS NULL AND s.status <> 'PENDING')::bigint AS concurrency_used,
        ARRAY(SELECT p.name FROM project_members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
-FROM keypairs k JOIN users u ON u.id = k.user_id WHERE k.access_key = ANY(@keys::text[]);
+FROM keypairs k JOIN users u ON u.id = k.user_id WHERE k.access_key = ANY(@keys::text[]) AND k.deleted_at IS NULL;
 
 -- name: UserViews :many
 SELECT * FROM users WHERE id = ANY(@ids::uuid[]);
 
 -- name: UserByRef :one
 SELECT * FROM users WHERE email = @ref::text OR id::text = @ref::text LIMIT 1;
-
--- name: SetRegistriesOfDomain :execrows
-UPDATE domains SET allowed_docker_registries = @registries::text[], modified_at = now() WHERE name = @name;
 
 -- name: InsertUser :exec
 INSERT INTO users (id, username, email, password_hash, password_changed_at, need_password_change, full_name, description, status, status_info,
@@ -170,7 +167,7 @@ SELECT count(*) FROM users u JOIN domains d ON d.name = u.domain_name
 WHERE u.role = 'superadmin' AND u.status = 'active' AND d.is_active AND u.id <> $1;
 
 -- name: SetKeypairsAdmin :exec
-UPDATE keypairs SET is_admin = $2, modified_at = now() WHERE user_id = $1;
+UPDATE keypairs SET is_admin = $2, modified_at = now() WHERE user_id = $1 AND deleted_at IS NULL;
 
 -- name: CountProjectsIn :one
 SELECT count(*) FROM projects WHERE id = ANY(@ids::uuid[]) AND domain_name = @domain_name;
@@ -180,3 +177,72 @@ DELETE FROM project_members WHERE user_id = @user_id AND project_id <> ALL(@proj
 
 -- name: JoinProjects :exec
 INSERT INTO project_members (project_id, user_id) SELECT unnest(@projects::uuid[]), @user_id::uuid ON CONFLICT DO NOTHING;
+
+-- name: InsertDomain :exec
+INSERT INTO domains (name, description, is_active, total_resource_slots, allowed_vfolder_hosts, allowed_docker_registries, integration_id)
+VALUES (@name, @description, @is_active, @total_resource_slots, @allowed_vfolder_hosts, @allowed_docker_registries, @integration_id);
+
+-- name: LockDomain :one
+SELECT * FROM domains WHERE name = $1 FOR UPDATE;
+
+-- name: UpdateDomain :exec
+UPDATE domains SET name = @new_name, description = @description, is_active = @is_active, total_resource_slots = @total_resource_slots,
+    allowed_vfolder_hosts = @allowed_vfolder_hosts, allowed_docker_registries = @allowed_docker_registries,
+    integration_id = @integration_id, modified_at = now()
+WHERE name = @name;
+
+-- name: CountSuperadminsOutside :one
+-- Active superadmins of other active domains.
+SELECT count(*) FROM users u JOIN domains d ON d.name = u.domain_name
+WHERE u.role = 'superadmin' AND u.status = 'active' AND d.is_active AND d.name <> $1;
+
+-- name: InsertProject :exec
+INSERT INTO projects (id, name, description, is_active, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type,
+    resource_policy)
+VALUES (@id, @name, @description, @is_active, @domain_name, @total_resource_slots, @allowed_vfolder_hosts, @integration_id, @type,
+    @resource_policy);
+
+-- name: LockProject :one
+SELECT * FROM projects WHERE id = $1 FOR UPDATE;
+
+-- name: UpdateProject :exec
+UPDATE projects SET name = @name, description = @description, is_active = @is_active, total_resource_slots = @total_resource_slots,
+    allowed_vfolder_hosts = @allowed_vfolder_hosts, integration_id = @integration_id, resource_policy = @resource_policy, modified_at = now()
+WHERE id = @id;
+
+-- name: UsersByRefs :many
+-- Users by ids or email addresses.
+SELECT id, email, domain_name FROM users WHERE email = ANY(@refs::text[]) OR id::text = ANY(@refs::text[]);
+
+-- name: MembersOf :many
+SELECT u.id, u.email, u.full_name, u.status, m.is_admin FROM project_members m JOIN users u ON u.id = m.user_id
+WHERE m.project_id = $1 ORDER BY u.email LIMIT @max_rows;
+
+-- name: AdmitMembers :exec
+-- Who is a member already stays one, and stays an administrator.
+INSERT INTO project_members (project_id, user_id) SELECT @project_id::uuid, unnest(@users::uuid[]) ON CONFLICT DO NOTHING;
+
+-- name: AppointMembers :exec
+INSERT INTO project_members (project_id, user_id, is_admin) SELECT @project_id::uuid, unnest(@users::uuid[]), true
+ON CONFLICT (project_id, user_id) DO UPDATE SET is_admin = true;
+
+-- name: DismissMembers :exec
+UPDATE project_members SET is_admin = false WHERE project_id = @project_id AND user_id = ANY(@users::uuid[]) AND is_admin;
+
+-- name: RemoveMembers :exec
+DELETE FROM project_members WHERE project_id = @project_id AND user_id = ANY(@users::uuid[]);
+
+-- name: AdminsAmong :one
+-- How many of some users administer a project.
+SELECT count(*) FROM project_members WHERE project_id = @project_id AND user_id = ANY(@users::uuid[]) AND is_admin;
+
+-- name: GroupsOfProjects :many
+SELECT project_id, resource_group FROM resource_groups_for_projects WHERE project_id = ANY(@ids::uuid[]) ORDER BY resource_group;
+
+-- name: ProjectsByID :many
+SELECT * FROM projects WHERE id = ANY(@ids::uuid[]);
+
+
+-- name: MembersAmong :many
+-- What some users, by email address, are in a project.
+SELECT u.email, m.is_admin FROM project_members m JOIN users u ON u.id = m.user_id WHERE m.project_id = @project_id AND u.email = ANY(@emails::text[]);

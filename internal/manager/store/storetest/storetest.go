@@ -93,7 +93,7 @@ func DSN(t testing.TB) string {
 	name := fmt.Sprintf("t%d_%d", os.Getpid(), counter.Add(1))
 	cloning.Lock()
 	err = admin(func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from)
+		_, err := c.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from+" STRATEGY FILE_COPY")
 		return err
 	})
 	cloning.Unlock()
@@ -194,19 +194,22 @@ func startServer() (string, error) {
 // memory is a file system in memory where the host has one.
 const memory = "/dev/shm"
 
-// ServerDir makes an empty directory for a server that is gone when the tests are, in memory where there is enough of it: a database for
-// each test makes and removes so many files that a file system on a disk takes longer than the server does. It is none of a test's own
-// directories because a plain user must reach it.
-func ServerDir() (string, error) {
+// ServerDir makes an empty directory for a server that is gone when the tests are. A database for each test makes and removes so many files
+// that a file system on a disk takes longer than the server does.
+func ServerDir() (string, error) { return InMemory("berth-pg-") }
+
+// InMemory makes an empty directory for many small files that are gone when the tests are, in memory where there is enough of it. It is
+// none of a test's own directories: those are on a disk, and a plain user does not reach them.
+func InMemory(prefix string) (string, error) {
 	const enough = 4 << 30
 	var at unix.Statfs_t
 	parent := ""
 	if err := unix.Statfs(memory, &at); err == nil && at.Type == unix.TMPFS_MAGIC && at.Bavail*uint64(at.Bsize) >= enough {
 		parent = memory
 	}
-	dir, err := os.MkdirTemp(parent, "berth-pg-")
+	dir, err := os.MkdirTemp(parent, prefix)
 	if err != nil {
-		return "", fmt.Errorf("make a directory for PostgreSQL: %w", err)
+		return "", fmt.Errorf("make a directory for tests: %w", err)
 	}
 	return dir, nil
 }

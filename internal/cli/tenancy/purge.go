@@ -1,0 +1,77 @@
+package tenancy
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/api/admin"
+	"berth.dev/berth/internal/cli/frame"
+)
+
+// newPurge is the verb "purge" of a kind: user, project or domain.
+func (a *verbs) newPurge(kind string) *cobra.Command {
+	var o admin.PurgeOptions
+	var dry, asJSON bool
+	domain := ""
+	long := "Forget a " + kind + " with all that they own: sessions, folders with their files, keypairs. It goes on in the background,\n" +
+		"also when managers stop, and cannot be undone. " +
+		"It is refused while sessions are live. --dry-run prints what would happen and changes nothing."
+	cmd := &cobra.Command{
+		Use: "purge " + strings.ToUpper(kind), Short: "Forget a " + kind + " with all that they own", Long: long,
+		Example: "  berth " + kind + " purge NAME --dry-run\n  berth " + kind + " purge NAME --end-sessions",
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			ref := args[0]
+			if kind == "project" {
+				p, err := admin.GetProject(ctx, c, ref, domain)
+				if err != nil {
+					return err
+				}
+				ref = p.ID
+			}
+			if !dry {
+				if err := admin.Purge(ctx, c, kind, ref, o); err != nil {
+					return err
+				}
+				frame.Say(cmd, "%s %s is being purged", kind, args[0])
+				return nil
+			}
+			plan, err := admin.PreviewPurge(ctx, c, kind, ref, o)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return frame.PrintJSON(cmd.OutOrStdout(), plan)
+			}
+			t := frame.Table{Titles: []string{"WHAT", "COUNT", "THEY", "SUCH AS"}}
+			for _, i := range plan.Items {
+				t.Rows = append(t.Rows, []string{i.What, strconv.Itoa(i.Count), i.Fate, strings.Join(i.Names, ", ")})
+			}
+			if err := t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout())); err != nil {
+				return err
+			}
+			if plan.Refusal != "" {
+				return errors.New("this would be refused: " + plan.Refusal)
+			}
+			return nil
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&dry, "dry-run", false, "print what would happen, and change nothing")
+	f.BoolVar(&o.EndSessions, "end-sessions", false, "end live sessions first")
+	switch kind {
+	case "user":
+		f.BoolVar(&o.Shared, "shared-folders", false, "remove folders that others have a share of, too (without it they become yours)")
+	case "domain":
+		f.BoolVar(&o.Contents, "contents", false, "purge its users and projects first")
+	case "project":
+		domainFlag(cmd, &domain, domainHelp)
+	}
+	frame.JSONFlag(cmd, &asJSON)
+	return cmd
+}

@@ -1,0 +1,215 @@
+package httpapi
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/credentials"
+	"berth.dev/berth/internal/manager/httpapi/params"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
+	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/tenancy"
+)
+
+func (a *API) loginRoutes() {
+	a.handle(probed, a.authorize, "POST /auth/authorize")
+	a.handle(probed, a.logout, "POST /auth/logout")
+	a.handle(public, a.replacePassword, "POST /auth/update-password-no-auth")
+	a.handle(signedOnly, a.signOut, "POST /auth/signout")
+	a.handle(signedOnly, a.listLogins, "GET /auth/logins")
+	a.handle(signedOnly, a.endLogin, "DELETE /auth/logins/{id}")
+	a.handle(probed, a.resumeLogin, "POST /auth/logins/resume")
+	a.handle(probed, a.extendLogin, "POST /auth/logins/extend")
+	a.handle(probed, a.siblingLogin, "POST /auth/logins/sibling")
+}
+
+// guess runs something that a password decides about. Attempts are bounded by account and address together, whatever their outcome.
+func (a *API) guess(c *call, account string, try func(context.Context) error) error {
+	outcome := throttle.Undecided
+	done, err := a.logins.Begin(c.ctx(), account, a.client(c.r), a.now())
+	if err != nil {
+		return err
+	}
+	defer func() { done(outcome) }()
+	err = try(c.ctx())
+	switch {
+	case tenancy.WrongGuess(err):
+		outcome = throttle.Wrong
+	case err == nil:
+		outcome = throttle.Good
+	}
+	return err
+}
+
+// The members of a login's body that are not answers to second factors.
+var loginMembers = map[string]bool{"type": true, "domain": true, "username": true, "email": true, "password": true, "force": true}
+
+// maxAnswers bounds what a login sends beside the password, in members and bytes of each.
+const (
+	maxAnswers = 16
+	maxAnswer  = 4096
+)
+
+// attempt reads the members of a login.
+func (a *API) attempt(c *call, p *params.Set, password string) tenancy.LoginAttempt {
+	return tenancy.LoginAttempt{
+		Domain: p.Text("domain", "default"), Email: p.Need("username|email"), Password: seal.Secret(p.Need(password)),
+		From: a.client(c.r), Agent: c.r.UserAgent(),
+	}
+}
+
+func (a *API) authorize(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	kind := p.Text("type", "keypair")
+	at := a.attempt(c, p, "password")
+	at.Force = p.Flag("force", false)
+	at.Answers = answersOf(p)
+	if err := p.Err(); err != nil {
+		return err
+	}
+	if kind != "keypair" {
+		return fault.Invalidf("login of type %.40q is not supported", kind).WithNext(`use type "keypair"`)
+	}
+	return a.guess(c, at.Email, func(ctx context.Context) error {
+		l, err := a.tenancy.Login(ctx, at)
+		if err != nil {
+			return err
+		}
+		return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
+	})
+}
+
+func answersOf(p *params.Set) map[string]string {
+	out := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(p.Members())) {
+		text, ok := p.Members()[name].(string)
+		if ok && !loginMembers[name] && len(out) < maxAnswers && len(text) <= maxAnswer {
+			out[name] = text
+		}
+	}
+	return out
+}
+
+// loginToken takes the token of a login out of a body.
+func (c *call) loginToken() (string, error) {
+	p, err := c.params()
+	if err != nil {
+		return "", err
+	}
+	token := p.Need("session_token")
+	return token, p.Err()
+}
+
+func (a *API) logout(c *call) error {
+	token, err := c.loginToken()
+	if err != nil {
+		return err
+	}
+	if err := a.tenancy.Logout(c.ctx(), token); err != nil {
+		return err
+	}
+	return c.ok(api.Empty{})
+}
+
+func (a *API) resumeLogin(c *call) error {
+	token, err := c.loginToken()
+	if err != nil {
+		return err
+	}
+	l, err := a.tenancy.ResumeLogin(c.ctx(), token)
+	if err != nil {
+		return err
+	}
+	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
+}
+
+func (a *API) extendLogin(c *call) error {
+	token, err := c.loginToken()
+	if err != nil {
+		return err
+	}
+	l, err := a.tenancy.ExtendLogin(c.ctx(), token)
+	if err != nil {
+		return err
+	}
+	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
+}
+
+func (a *API) siblingLogin(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	token, agent := p.Need("session_token"), p.Need("agent")
+	if err := p.Err(); err != nil {
+		return err
+	}
+	l, err := a.tenancy.SiblingLogin(c.ctx(), token, a.client(c.r), agent)
+	if err != nil {
+		return err
+	}
+	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
+}
+
+func (a *API) replacePassword(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	at, fresh := a.attempt(c, p, "current_password"), p.Need("new_password")
+	if err := p.Err(); err != nil {
+		return err
+	}
+	return a.guess(c, at.Email, func(ctx context.Context) error {
+		changed, err := a.tenancy.ReplacePassword(ctx, at, seal.Secret(fresh))
+		if err != nil {
+			return err
+		}
+		return c.json(http.StatusCreated, api.PasswordReplaced{ChangedAt: changed})
+	})
+}
+
+func (a *API) signOut(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	user, password := p.Need("email|username"), p.Need("password")
+	if err := p.Err(); err != nil {
+		return err
+	}
+	return a.guess(c, c.actor.Email, func(ctx context.Context) error {
+		if err := a.tenancy.SignOut(ctx, c.actor, user, seal.Secret(password)); err != nil {
+			return err
+		}
+		return c.ok(api.Empty{})
+	})
+}
+
+func (a *API) listLogins(c *call) error {
+	list, err := a.tenancy.ListLogins(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	out := api.LoginList{Items: []api.LoginSession{}}
+	for _, l := range list {
+		out.Items = append(out.Items, api.LoginSession{ID: l.ID, AccessKey: string(l.AccessKey), Created: l.Created, Seen: l.Seen,
+			Expires: l.Expires, Address: l.Address, Agent: l.Agent})
+	}
+	return c.ok(out)
+}
+
+func (a *API) endLogin(c *call) error {
+	n, err := a.tenancy.EndLogin(c.ctx(), c.actor, c.r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return c.ok(api.LoginsEnded{Ended: n})
+}

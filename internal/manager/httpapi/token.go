@@ -1,0 +1,40 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/httpapi/scim"
+	"berth.dev/berth/internal/manager/seal"
+)
+
+// bearerOf is the API token of an Authorization header.
+func bearerOf(header string) (seal.Secret, bool) {
+	scheme, rest, _ := strings.Cut(header, " ")
+	return seal.Secret(strings.TrimSpace(rest)), strings.EqualFold(scheme, "Bearer")
+}
+
+// authenticateToken finds the actor of a request with an API token, and examines the address that it comes from.
+func (a *API) authenticateToken(r *http.Request, text seal.Secret) (authz.Actor, error) {
+	var none authz.Actor
+	if changes := r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != ""; changes && a.requireDigest {
+		return none, fault.New(fault.Unauthenticated, "this cluster takes changes only from clients that sign the body").
+			WithReason(reasonAuthFailed).WithNext("sign the request with a keypair, as the berth command line does")
+	}
+	actor, err := a.tokens.Authenticate(r.Context(), text)
+	if fault.Is(err, fault.Unauthenticated) {
+		return none, fault.New(fault.Unauthenticated, "the API token is not known, has ended, or belongs to a keypair that is not active").
+			WithReason(reasonAuthFailed).WithNext("make another one: berth token create")
+	}
+	if err != nil {
+		return none, err
+	}
+	if actor.Scope != nil && actor.Scope.Provider != "" && !strings.HasPrefix(r.URL.Path, scim.Prefix) {
+		return none, fault.Deniedf("this API token is for SCIM alone, below %s",
+			scim.Prefix).WithNext("use another token, or sign the request")
+	}
+	actor.ClientIP = a.clientText(r)
+	return actor, authz.From(actor, a.client(r))
+}
