@@ -92,6 +92,8 @@ export function DataTable<T>(p: Props<T>) {
     else if (e.key === 'Escape' && p.selected?.size) { did(); p.onSelect?.(new Set()) }
   }
   const template = (p.onSelect ? '40px ' : '') + columns.map((c) => c.width).join(' ')
+  // Every row is a grid of its own: the table is at least as wide as the smallest columns together.
+  const least = columns.reduce((n, c) => n + Number(/(\d+)px/.exec(c.width)?.[1] ?? 80), p.onSelect ? 40 : 0)
   const loaded = useMemo(() => {
     const out: T[] = []
     for (let i = first; i <= last && i < count; i++) {
@@ -107,7 +109,7 @@ export function DataTable<T>(p: Props<T>) {
   return (
     <div className="dtable">
       <div className="scroll" ref={scroll} tabIndex={0} onKeyDown={onKey} role="region" aria-label={p.label}>
-        <div role="table" aria-rowcount={count} aria-label={p.label}>
+        <div role="table" aria-rowcount={count} aria-label={p.label} style={{ minWidth: least }}>
           <div className="tr head" role="row" style={{ gridTemplateColumns: template }}>
             {p.onSelect && <div className="td" role="columnheader"><Checkbox size="xs" aria-label={t('table.all')} checked={allOn}
               indeterminate={!allOn && !!p.selected?.size} onChange={() => p.onSelect?.(allOn || p.selected?.size ? new Set() : new Set(loaded.map(p.rowKey)))} /></div>}

@@ -136,12 +136,13 @@ export function Meter({ slot, used, of, label, add }: { slot: string; used: unkn
   const bounded = u !== null && all !== null && Number.isFinite(all) && all > 0
   const part = bounded ? Math.min(1, u / all) : 0
   const more = bounded && add ? Math.min(1 - part, add / all) : 0
+  const sum = bounded ? (u + (add ?? 0)) / all : 0
   return (
     <div className="stack tight">
       <div className="row small"><span className="soft grow cut">{label}</span>
         <span>{slotAmount(slot, used as string)}{bounded ? <span className="dim"> / {slotAmount(slot, of as string)}</span> : null}</span></div>
       {bounded && (
-        <div className={`meter ${part + more >= 1 ? 'full' : part + more > 0.85 ? 'high' : ''}`} role="progressbar" aria-valuenow={Math.round(part * 100)}
+        <div className={`meter ${sum > 1 ? 'full' : sum > 0.9 ? 'high' : ''}`} role="progressbar" aria-valuenow={Math.round(part * 100)}
           aria-label={typeof label === 'string' ? label : slot}>
           <i style={{ width: `${(part + more) * 100}%`, opacity: more ? 0.45 : 1 }} />
           {more > 0 && <i style={{ width: `${part * 100}%` }} />}

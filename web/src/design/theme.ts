@@ -3,10 +3,13 @@ import { Button, createTheme, Modal, Tooltip, type MantineColorsTuple } from '@m
 // Mantine wants ten shades; what is shown comes from tokens.css by the variables that base.css sets.
 const accent: MantineColorsTuple = ['#e9effc', '#d3def9', '#a9bff2', '#7c9deb', '#587fe4', '#426de0', '#2f5bd7', '#264cb8', '#2042a0', '#183484']
 
+// What Mantine calls dark, from text to the deepest ground; the same values as the dark tokens.
+const dark: MantineColorsTuple = ['#e8eaee', '#b1b8c3', '#8d96a3', '#69727f', '#3c444f', '#1e232a', '#1b1f25', '#16191e', '#101216', '#0b0d10']
+
 export const theme = createTheme({
   primaryColor: 'accent',
   primaryShade: { light: 6, dark: 4 },
-  colors: { accent },
+  colors: { accent, dark },
   fontFamily: 'var(--b-font)',
   fontFamilyMonospace: 'var(--b-mono)',
   defaultRadius: 6,

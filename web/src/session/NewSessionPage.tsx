@@ -79,7 +79,7 @@ export function NewSessionPage() {
   const shown = (k: keyof typeof faults) => (tried && faults[k] ? t(faults[k] as Word) : undefined)
   const sent = useMemo(() => bodyOf({ ...d, name: 'dry-run-check' }, project), [d, project])
   const [asked] = useDebouncedValue(sent, 250)
-  const checkable = !!d.image && Object.keys(d.slots).length > 0
+  const checkable = !!asked.image && Object.keys(asked.config.resources).length > 0
   const dry = useQuery({ queryKey: ['resource', 'dry', asked], enabled: checkable, retry: false, refetchInterval: 15_000, placeholderData: keepPreviousData,
     queryFn: ({ signal }) => dryRun(asked, signal) })
 

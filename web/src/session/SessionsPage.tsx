@@ -9,7 +9,7 @@ import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, EmptyState, PageHead, StateBadge, useTitle } from '@/design/parts'
 import { isOver } from '@/design/state'
 import { isAdmin, useMe } from '@/tenancy/me'
-import { t, type Word } from '@/words'
+import { t, tAny, type Word } from '@/words'
 import { listSessions, useEnd, type Session, type SessionFilter } from './queries'
 
 const route = getRouteApi('/sessions')
@@ -21,7 +21,7 @@ function columns(owner: boolean): Column<Session>[] {
       cell: (s) => <Link to="/sessions/$id" params={{ id: s.id }} style={{ color: 'var(--b-ink)', fontWeight: 500 }} title={s.name}>{s.name}</Link> },
     { id: 'status', title: t('col.status'), width: '130px', sort: 'status', cell: (s) => <StateBadge status={s.status} result={s.result} />, glow: (s) => s.status },
     { id: 'why', title: t('col.why'), width: 'minmax(140px, 2fr)', wide: true,
-      cell: (s) => <span className="soft" title={s.why}>{s.status === 'RUNNING' ? '' : s.why}</span> },
+      cell: (s) => <span className="soft" title={s.why}>{s.status === 'RUNNING' ? '' : tAny(`ended.${s.why}`, s.why)}</span> },
     { id: 'image', title: t('col.image'), width: 'minmax(120px, 1fr)', sort: 'image', wide: true, cell: (s) => <span title={s.image}>{s.image.replace(/^berth\//, '')}</span> },
     { id: 'slots', title: t('col.resources'), width: 'minmax(120px, 1fr)', wide: true, cell: (s) => slotLine(s.slots) || <span className="dim">–</span> },
     ...(owner ? [{ id: 'owner', title: t('col.owner'), width: 'minmax(130px, 1fr)', sort: 'user_email', wide: true, cell: (s: Session) => <span title={s.user_email}>{s.user_email}</span> }] : []),

@@ -45,6 +45,15 @@ const routes = [
     component: lazyRouteComponent(() => import('@/folder/FoldersPage'), 'FoldersPage'),
   }),
   page('/data/$folder', () => import('@/folder/FolderPage'), 'FolderPage', 'path'),
+  page('/images', () => import('@/image/ImagesPage'), 'ImagesPage', 'q'),
+  page('/profile', () => import('@/tenancy/ProfilePage'), 'ProfilePage', 'tab'),
+  page('/admin/cluster', () => import('@/resource/ClusterPage'), 'ClusterPage', 'tab'),
+  page('/admin/users', () => import('@/tenancy/UsersPage'), 'UsersPage', 'q', 'status', 'order'),
+  page('/admin/projects', () => import('@/tenancy/ProjectsPage'), 'ProjectsPage', 'tab'),
+  page('/admin/policies', () => import('@/resource/PoliciesPage'), 'PoliciesPage', 'tab'),
+  page('/admin/audit', () => import('@/operation/AuditPage'), 'AuditPage', 'q', 'result'),
+  page('/admin/settings', () => import('@/operation/SettingsPage'), 'SettingsPage'),
+  page('/design', () => import('@/design/DesignPage'), 'DesignPage'),
 ] as const
 
 export const router = createRouter({
