@@ -124,7 +124,6 @@ type half struct {
 	from  context.Context // of the end that sends
 	to    context.Context // of the end that receives
 	mu    sync.Mutex
-	sent  int
 	last  time.Time
 }
 
@@ -164,9 +163,10 @@ func (c *conn) cut() {
 // put sends a message; a full queue stops the sender, as flow control does.
 func (h *half) put(ctx context.Context, msg any) error {
 	h.mu.Lock()
-	h.sent++
-	// The delay differs for every message, so that hardly ever two things happen at the same instant.
-	at := time.Now().Add(h.way.latency() + 200*time.Microsecond + time.Duration(h.c.s.chance(800_000, h.c.id, h.name, h.sent)))
+	// The delay differs from message to message, so that hardly ever two things happen at the same instant. It follows from when a message
+	// is sent, not from how many came before: goroutines that send at the same instant do so in any order, and no history may depend on it.
+	sent := h.c.s.since().Truncate(time.Millisecond)
+	at := time.Now().Add(h.way.latency() + 200*time.Microsecond + time.Duration(h.c.s.chance(800_000, h.c.id, h.name, sent)))
 	if !at.After(h.last) {
 		at = h.last.Add(time.Microsecond)
 	}

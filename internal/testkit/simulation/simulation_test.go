@@ -107,11 +107,20 @@ func TestSameSeedSameHistory(t *testing.T) {
 	for seed := range number("BERTH_SIM_AGAIN", 3) {
 		p := simulation.NewPlan(first + seed)
 		once, again := simulation.Run(t, db, p), simulation.Run(t, db, p)
-		// What happens at the same instant may be noted in any order.
-		slices.Sort(once.History)
-		slices.Sort(again.History)
-		assert.Equal(t, strings.Join(once.History, "\n"), strings.Join(again.History, "\n"), "seed %d", p.Seed)
+		assert.Equal(t, settled(once.History), settled(again.History), "seed %d", p.Seed)
 	}
+}
+
+// settled is a history without what one instant leaves open: in which order lines of that instant are noted, and which of two true reasons
+// for the end of a stream is seen first.
+func settled(history []string) string {
+	for i, line := range history {
+		if before, _, ended := strings.Cut(line, ": "); ended && strings.Contains(before, "loses its stream") {
+			history[i] = before
+		}
+	}
+	slices.Sort(history)
+	return strings.Join(history, "\n")
 }
 
 func number(name string, otherwise uint64) uint64 {
