@@ -4,6 +4,7 @@ import { Problem } from '@/api/http'
 import { t } from '@/words'
 import { Listing } from './DataTable'
 import { Icon } from './icons'
+import { nonce, theme } from './theme'
 import { Cli, ConfirmAction, Copy, EmptyState, ErrorState, Facts, Id, KeyHint, Meter, PageHead, Panel, Skeleton, StateBadge, toast, useTitle } from './parts'
 
 const refusal = new Problem(400, 'x/quota', 'Refused', 'the session needs 4 CPU, and user ada@example.org may have 1 more; ask for 1 CPU', 'ask for 1 CPU', '81abccdb1bce7c2e')
@@ -19,7 +20,7 @@ export function DesignPage() {
       <PageHead title={t('nav.design')} />
       <div style={{ display: 'grid', gridTemplateColumns: 'repeat(auto-fit, minmax(min(520px, 100%), 1fr))', gap: 16 }}>
         {(['light', 'dark'] as const).map((s) => (
-          <MantineProvider key={s} forceColorScheme={s} cssVariablesSelector={`#design-${s}`} getRootElement={() => document.getElementById(`design-${s}`) ?? undefined}>
+          <MantineProvider key={s} theme={theme} getStyleNonce={nonce} forceColorScheme={s} cssVariablesSelector={`#design-${s}`} getRootElement={() => document.getElementById(`design-${s}`) ?? undefined}>
             <div id={`design-${s}`} data-mantine-color-scheme={s} style={{ background: 'var(--b-bg)', color: 'var(--b-ink)', padding: 20, borderRadius: 8, colorScheme: s }}><Sheet of={s} /></div>
           </MantineProvider>
         ))}

@@ -22,7 +22,8 @@ export default function Chart({ series, limit, format, height = 84 }: { series: 
       const axis = { stroke: of('--b-ink-3'), grid: { stroke: of('--b-line'), width: 1 }, ticks: { show: false }, font: `11px ${of('--b-font')}` }
       plot.current = new uPlot({
         width: Math.max(120, el.clientWidth), height, legend: { show: false }, cursor: { y: false, points: { size: 5 } }, padding: [6, 4, 0, 0],
-        scales: { y: { range: (_u, _min, max) => [0, Math.max(limit ?? 0, max ?? 0) * 1.08 || 1] } },
+        // A single point is shown within its two minutes, not within years.
+        scales: { x: { range: (_u, min, max) => (min === null || max === null ? [0, 1] : [Math.min(min, max - 120), max]) }, y: { range: (_u, _min, max) => [0, Math.max(limit ?? 0, max ?? 0) * 1.08 || 1] } },
         axes: [{ ...axis, size: 20, space: 70, grid: { show: false } }, { ...axis, size: 58, space: 34, values: (_u, v) => v.map((x) => format(x)) }],
         series: [{}, { stroke: accent, width: 1.5, fill: accent + '1f', points: { show: false }, spanGaps: false },
           ...(shape === 3 ? [{ stroke: of('--b-ink-3'), width: 1, dash: [4, 4], points: { show: false } }] : [])],

@@ -40,7 +40,8 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
   const running = s.status === 'RUNNING'
   const apps = useQuery({ ...appsQuery(s.id), enabled: running })
   const [asking, setAsking] = useState(false)
-  const tab = search.tab ?? (running && s.type.toLowerCase() !== 'batch' ? 'terminal' : 'logs')
+  const asked = over && ['terminal', 'ssh', 'about'].includes(search.tab ?? '') ? 'logs' : !running && ['terminal', 'ssh'].includes(search.tab ?? '') ? 'logs' : search.tab
+  const tab = asked ?? (running && s.type.toLowerCase() !== 'batch' ? 'terminal' : 'logs')
   const [visited, setVisited] = useState<Set<string>>(new Set())
   if (!visited.has(tab)) setVisited(new Set(visited).add(tab))
   const browser = (apps.data ?? []).filter(forBrowser)
@@ -75,20 +76,21 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
               <Tabs.Tab value="events">{t('tab.events')}</Tabs.Tab>
               {s.kernels.length > 1 && <Tabs.Tab value="kernels">{t('tab.kernels', { n: s.kernels.length })}</Tabs.Tab>}
               {running && <Tabs.Tab value="ssh">SSH</Tabs.Tab>}
-              <Tabs.Tab value="about">{t('tab.about')}</Tabs.Tab>
+              {!over && <Tabs.Tab value="about">{t('tab.about')}</Tabs.Tab>}
             </Tabs.List>
             {running && <Tabs.Panel value="terminal">{visited.has('terminal') && <Suspense fallback={<div style={{ height: 440 }} />}><Terminal session={s.id} /></Suspense>}</Tabs.Panel>}
             <Tabs.Panel value="logs">{visited.has('logs') && <Logs session={s.id} live={!over} kernels={s.kernels} />}</Tabs.Panel>
             <Tabs.Panel value="events"><Events id={s.id} status={s.status} /></Tabs.Panel>
             <Tabs.Panel value="kernels"><Kernels of={s} /></Tabs.Panel>
             <Tabs.Panel value="ssh"><Ssh of={s} /></Tabs.Panel>
-            <Tabs.Panel value="about"><About of={s} /></Tabs.Panel>
+            {!over && <Tabs.Panel value="about"><About of={s} /></Tabs.Panel>}
           </Tabs>
         </section>
         <div className="stack">
           {s.status === 'PENDING' && <Waiting of={s} />}
           {running && <Panel title={t('use.title')}><Use kernels={s.kernels} at={at} limits={s.slots} /></Panel>}
           {running && <Apps session={s.id} />}
+          {over && <Panel title={t('tab.about')} body={false}><About of={s} /></Panel>}
         </div>
       </div>
       <ConfirmAction open={asking} onClose={() => setAsking(false)} title={t('session.end.one', { name: s.name })} verb={t('session.end')} doing={t('session.ending')}
@@ -134,7 +136,7 @@ function Timeline({ of: s }: { of: SessionDetail }) {
   return (
     <ol aria-label={t('session.timeline')} style={{ display: 'flex', flexWrap: 'wrap', listStyle: 'none', gap: '6px 0', margin: 0, padding: 0 }}>
       {steps.map((p, i) => (
-        <li key={p.status} className="row small" style={{ gap: 6 }}>
+        <li key={p.status} className={`row small${i < steps.length - 1 ? ' past' : ''}`} style={{ gap: 6 }}>
           {i > 0 && <span aria-hidden="true" style={{ width: 20, borderTop: '1px solid var(--b-line-strong)', margin: '0 4px 0 10px' }} />}
           <StateBadge status={p.status} plain={i < steps.length - 1} />
           {p.ms !== null && <span className="dim" title={exact(new Date(p.at).toISOString())}>{span(p.ms)}</span>}

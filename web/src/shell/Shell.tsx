@@ -165,6 +165,7 @@ function Crumbs() {
       {parts.map((p, i) => {
         const word = crumbWords[p]
         const last = i === parts.length - 1
+        // What has a name of its own says it in its title.
         if (!word) return null
         return (
           <span key={p} className="row">
