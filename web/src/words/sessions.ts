@@ -126,5 +126,6 @@ export const sessions = {
   'new.bad.env': ['Names of variables have letters, digits and "_".', '변수 이름은 영문, 숫자, "_"로 이루어집니다.'],
   'new.bad.mounts': ['Two folders would appear at the same place.', '두 폴더의 위치가 겹칩니다.'],
   'images.find': ['Find an image', '이미지 검색'],
+  'images.all': ['Show all {n} images', '이미지 {n}개 모두 보기'],
   'images.nomatch': ['No image matches.', '일치하는 이미지가 없습니다.'],
 } as const
