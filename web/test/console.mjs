@@ -84,7 +84,7 @@ try {
     await page.getByRole('radio', { name: /^small/ }).click()
     await page.fill('input[name=session-name]', job)
     await page.getByRole('radio', { name: /^Batch/ }).click()
-    await page.getByLabel('Command').fill('echo told by the job $((6*7))')
+    await page.getByRole('textbox', { name: 'Command' }).fill('echo told by the job $((6*7))')
     await page.getByTestId('start').click()
     await page.getByRole('heading', { name: job }).waitFor()
     await page.locator('.pagehead .badge.ended, .pagehead .badge.failed').waitFor({ timeout: 120_000 })
