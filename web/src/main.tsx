@@ -2,6 +2,7 @@ import { localStorageColorSchemeManager, MantineProvider } from '@mantine/core'
 import '@mantine/core/styles.css'
 import { QueryClientProvider } from '@tanstack/react-query'
 import { RouterProvider } from '@tanstack/react-router'
+import { setNonce } from 'get-nonce'
 import { StrictMode } from 'react'
 import { createRoot } from 'react-dom/client'
 import { newClient } from '@/api/client'
@@ -13,6 +14,8 @@ import { router } from '@/shell/router'
 import '@/shell/shell.css'
 import { currentLanguage } from '@/words'
 
+// The part that keeps the page from scrolling behind a question makes a style of its own.
+if (nonce()) setNonce(nonce())
 document.documentElement.lang = currentLanguage()
 
 createRoot(document.getElementById('root')!).render(

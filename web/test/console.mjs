@@ -64,7 +64,8 @@ try {
     await page.getByRole('tab', { name: 'Terminal' }).click()
     await page.locator('.xterm-helper-textarea').waitFor()
     await page.locator('.xterm-rows').getByText(name).waitFor()
-    await page.keyboard.type('echo $((6*7))-for-the-log | tee /proc/1/fd/1\n')
+    await page.locator('.xterm').click()
+    await page.keyboard.type('echo $((6*7))-for-the-log\n')
     await page.locator('.xterm-rows').getByText('42-for-the-log').first().waitFor()
   })
   await at('log', async () => {
@@ -83,7 +84,7 @@ try {
     await page.getByRole('radio', { name: /^small/ }).click()
     await page.fill('input[name=session-name]', job)
     await page.getByRole('radio', { name: /^Batch/ }).click()
-    await page.getByLabel('Command').fill('echo told by the job $((6*7))')
+    await page.getByRole('textbox', { name: 'Command' }).fill('echo told by the job $((6*7))')
     await page.getByTestId('start').click()
     await page.getByRole('heading', { name: job }).waitFor()
     await page.locator('.pagehead .badge.ended, .pagehead .badge.failed').waitFor({ timeout: 120_000 })

@@ -20,6 +20,8 @@ import './new.css'
 const route = getRouteApi('/sessions/new')
 const GiB = 1 << 30
 const lastKept = 'berth.last'
+/** Images that are shown before somebody asks for all; the chosen one is among them. */
+const few = 6
 
 /** Image and size of the last start: most people start the same again. */
 function last(): { image?: string; preset?: string } {
@@ -215,7 +217,7 @@ export function NewSessionPage() {
           <div className="body stack">
             <TextInput label={t('col.name')} value={d.name} onChange={(e) => change({ name: e.currentTarget.value })} error={shown('name')} spellCheck={false} name="session-name" />
             <div className="row"><ImageMark name={d.image} /><div className="grow"><div className="cut">{d.image || '–'}</div><div className="small dim">{slotLine(Object.fromEntries(Object.entries(d.slots).map(([k, v]) => [k, String(v)])))}{d.clusterSize > 1 ? ` × ${d.clusterSize}` : ''}</div></div></div>
-            <Verdict dry={dry} onRemedy={() => {}} />
+            <Verdict dry={dry} />
             {presets.data && order(Object.keys(presets.data.scaling_group_remaining)).map((s) => {
               const free = amount(presets.data.scaling_group_remaining[s])
               const held = amount(presets.data.scaling_groups[d.group || groups.data?.[0] || '']?.using[s])
@@ -250,9 +252,9 @@ function minOf(i: Image | undefined, slot: string): number {
 }
 
 /** Says before anything is sent whether it would start, or why it would wait. */
-function Verdict({ dry }: { dry: { data: { waits: boolean; msg: string; estimate?: string; remedies?: string[]; placements?: { agent: string }[] } | undefined; error: unknown; isFetching: boolean }; onRemedy: () => void }) {
+function Verdict({ dry }: { dry: { data: { waits: boolean; msg: string; estimate?: string; remedies?: string[]; placements?: { agent: string }[] } | undefined; error: unknown; isFetching: boolean }}) {
   if (dry.error) return <ErrorState error={dry.error} />
-  if (!dry.data) return <div className="note"><Skeleton lines={1} /></div>
+  if (!dry.data) return <div className="note" style={{ background: 'var(--b-sunken)', minHeight: 44 }}><Skeleton lines={1} /></div>
   const v = dry.data
   if (!v.waits) {
     const where = [...new Set((v.placements ?? []).map((p) => p.agent))].join(', ')
@@ -269,21 +271,25 @@ function Verdict({ dry }: { dry: { data: { waits: boolean; msg: string; estimate
 
 function ImagePicker({ images, value, onPick }: { images: Image[]; value: string; onPick: (i: Image) => void }) {
   const [q, setQ] = useState('')
+  const [all, setAll] = useState(false)
   const found = images.filter((i) => `${i.name}:${i.tag} ${i.aliases.join(' ')} ${i.humanized_name}`.toLowerCase().includes(q.toLowerCase()))
-    .sort((a, b) => Number(b.installed) - Number(a.installed) || (b.last_used_at ?? '').localeCompare(a.last_used_at ?? '') || a.name.localeCompare(b.name))
+    .sort((a, b) => Number(b.aliases.length > 0) - Number(a.aliases.length > 0) || Number(b.installed) - Number(a.installed) || (b.last_used_at ?? '').localeCompare(a.last_used_at ?? '') || a.name.localeCompare(b.name))
+  const at = found.findIndex((i) => referenceOf(i) === value)
+  if (at >= few) found.unshift(...found.splice(at, 1))
   return (
     <>
       {images.length > 6 && <TextInput type="search" placeholder={t('images.find')} aria-label={t('images.find')} value={q} onChange={(e) => setQ(e.currentTarget.value)} leftSection={<Icon name="search" size={14} />} w={300} />}
       <div className="cards images" role="radiogroup" aria-labelledby="new-image">
-        {found.slice(0, 60).map((i) => (
+        {found.slice(0, all || q ? 60 : few).map((i) => (
           <button key={i.id} type="button" role="radio" aria-checked={value === referenceOf(i)} className="card row" onClick={() => onPick(i)} title={`${referenceOf(i)} (${i.architecture})`}>
             <ImageMark name={i.name} size={30} />
             <span className="grow" style={{ minWidth: 0 }}><strong className="cut" style={{ display: 'block' }}>{i.humanized_name || i.name} <span className="dim">{i.tag}</span></strong>
-              <span className="small soft cut" style={{ display: 'block' }}>{appsOf(i).slice(0, 3).join(', ') || label(i, 'ai.backend.runtime-type') || bytes(i.size_bytes)}</span></span>
+              <span className="small soft cut" style={{ display: 'block' }}>{appsOf(i).slice(0, 3).join(', ') || label(i, 'ai.backend.runtime-type') || (Number(i.size_bytes) > 0 ? bytes(i.size_bytes) : i.architecture)}</span></span>
           </button>
         ))}
         {found.length === 0 && <span className="soft">{t('images.nomatch')}</span>}
       </div>
+      {!all && !q && found.length > few && <button type="button" className="chip" style={{ alignSelf: 'flex-start' }} onClick={() => setAll(true)}>{t('images.all', { n: found.length })}</button>}
     </>
   )
 }

@@ -78,7 +78,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
               {running && <Tabs.Tab value="ssh">SSH</Tabs.Tab>}
               {!over && <Tabs.Tab value="about">{t('tab.about')}</Tabs.Tab>}
             </Tabs.List>
-            {running && <Tabs.Panel value="terminal">{visited.has('terminal') && <Suspense fallback={<div style={{ height: 440 }} />}><Terminal session={s.id} /></Suspense>}</Tabs.Panel>}
+            {running && <Tabs.Panel value="terminal">{visited.has('terminal') && <Suspense fallback={<div style={{ height: 440 }} />}><Terminal session={s.id} active={tab === 'terminal'} /></Suspense>}</Tabs.Panel>}
             <Tabs.Panel value="logs">{visited.has('logs') && <Logs session={s.id} live={!over} kernels={s.kernels} />}</Tabs.Panel>
             <Tabs.Panel value="events"><Events id={s.id} status={s.status} /></Tabs.Panel>
             <Tabs.Panel value="kernels"><Kernels of={s} /></Tabs.Panel>

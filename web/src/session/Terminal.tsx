@@ -33,7 +33,10 @@ function colours(): Record<string, string> {
 }
 
 /** A shell of the session in the page. It ends when the page is left; what it started ends with it. */
-export function Terminal({ session }: { session: string }) {
+export function Terminal({ session, active }: { session: string; active: boolean }) {
+  const shown = useRef<XTerm | null>(null)
+  // Whoever chooses the tab wants to type.
+  useEffect(() => { if (active) shown.current?.focus() }, [active])
   const box = useRef<HTMLDivElement>(null)
   const [over, setOver] = useState('')
   const [turn, setTurn] = useState(0)
@@ -48,6 +51,7 @@ export function Terminal({ session }: { session: string }) {
       x.open(el)
       return x
     })
+    shown.current = term
     fit.fit()
     term.focus()
     const cmd = JSON.stringify(['/bin/sh', '-c', 'if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi'])
@@ -84,6 +88,7 @@ export function Terminal({ session }: { session: string }) {
     scheme.observe(document.documentElement, { attributeFilter: ['data-mantine-color-scheme'] })
     return () => {
       ended = true
+      shown.current = null
       watch.disconnect()
       scheme.disconnect()
       typed.dispose()

@@ -65,7 +65,7 @@ export const sessions = {
   'wait.of': ['{n} of {all}', '{all}개 중 {n}번째'],
   'wait.start': ['Starts', '시작 예상'],
   'wait.latest': ['at {t} at the latest', '늦어도 {t}'],
-  'wait.unknown': ['nobody declared an end that it could wait for', '기준이 될 종료 시각이 없음'],
+  'wait.unknown': ['unknown: what runs declared no end', '알 수 없음: 실행 중인 세션에 종료 시각이 없음'],
   'wait.since': ['Waits for', '대기한 시간'],
   'wait.now': ['What would let it start now', '지금 시작하려면'],
   'apps.title': ['Apps', '앱'],
@@ -126,5 +126,6 @@ export const sessions = {
   'new.bad.env': ['Names of variables have letters, digits and "_".', '변수 이름은 영문, 숫자, "_"로 이루어집니다.'],
   'new.bad.mounts': ['Two folders would appear at the same place.', '두 폴더의 위치가 겹칩니다.'],
   'images.find': ['Find an image', '이미지 검색'],
+  'images.all': ['Show all {n} images', '이미지 {n}개 모두 보기'],
   'images.nomatch': ['No image matches.', '일치하는 이미지가 없습니다.'],
 } as const
