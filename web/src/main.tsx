@@ -11,12 +11,14 @@ import '@/design/base.css'
 import { nonce, theme } from '@/design/theme'
 import { Gate } from '@/shell/Gate'
 import { router } from '@/shell/router'
+import { reloadWhenReplaced } from '@/shell/versions'
 import '@/shell/shell.css'
 import { currentLanguage } from '@/words'
 
 // The part that keeps the page from scrolling behind a question makes a style of its own.
 if (nonce()) setNonce(nonce())
 document.documentElement.lang = currentLanguage()
+reloadWhenReplaced()
 
 createRoot(document.getElementById('root')!).render(
   <StrictMode>
