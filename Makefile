@@ -11,15 +11,19 @@ LDFLAGS := -s -w -X berth.dev/berth/internal/chassis.version=$(VERSION)
 # the largest package instead of 0.8.
 COMPILE := -trimpath -gcflags=all=-dwarf=false
 GO_COMPILE := GOGC=$${GOGC:-400} go
-TAGS := runner
+# The console takes Node.js and npm to build; CONSOLE=0 leaves it out.
+CONSOLE ?= $(shell command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 && echo 1 || echo 0)
+comma := ,
+EMBED := runner$(if $(filter 1,$(CONSOLE)),$(comma)console)
+TAGS = $(EMBED)
 # BUNDLE=1 puts PostgreSQL into the binary; the default does so where none is installed.
 BUNDLE ?= $(shell command -v postgres >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || echo 1)
 ifeq ($(BUNDLE),1)
-TAGS := runner,pgbundle
+TAGS = $(EMBED),pgbundle
 BUNDLE_DEP := bundle
 endif
 
-.PHONY: help up down build compile runner bundle check test test-quota e2e soak chaos bench mutation fuzz sbom images gen deps lint
+.PHONY: help up down build compile runner web bundle check test test-quota e2e soak chaos bench mutation fuzz sbom images gen deps lint
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -30,7 +34,7 @@ up: ## install what is missing, build, start a cluster, run a first session
 down: ## stop the cluster; containers keep running
 	@if [ -x bin/berth ]; then bin/berth down; else echo "nothing is built"; fi
 
-build: runner $(BUNDLE_DEP) ## build bin/berth
+build: runner $(if $(filter 1,$(CONSOLE)),web) $(BUNDLE_DEP) ## build bin/berth
 	$(GO_COMPILE) build $(COMPILE) -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 
 # Compiles the packages of all programs into the cache of Go, but links none, so that `build` has little more to do. It needs no generated
@@ -42,6 +46,9 @@ compile:
 runner:
 	@$(GO_COMPILE) build $(COMPILE) -ldflags '-s -w' -o bin/berth-runner ./cmd/berth-runner
 	@$(GO_COMPILE) run $(COMPILE) ./scripts/pack zstd bin/berth-runner internal/runnerbin/berth-runner.zst
+
+web: ## build the console, when its sources have changed
+	@scripts/web.sh
 
 bundle:
 	@scripts/pg-bundle.sh

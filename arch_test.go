@@ -402,7 +402,8 @@ var rules = []rule{
 	{dir: "internal/runner/zmtp", duty: "connecting half of ZMTP 3.0", stdOnly: true},
 	{dir: "internal/runnerbin", duty: "the runner inside the berth binary", allow: []string{"internal/fault"}},
 
-	// The web server.
+	// The web server and the console.
+	{dir: "web", duty: "the console inside the berth binary", stdOnly: true},
 	{dir: "internal/webserver", duty: "the role of browsers: logins, requests passed to managers, files of web interfaces",
 		allow: []string{"api", "api/login", "internal/certs", "internal/chassis", "internal/clientaddr", "internal/fault"}},
 	{dir: "internal/webserver/payload", duty: "bodies that clients encode", stdOnly: true},
@@ -440,7 +441,7 @@ var rules = []rule{
 	{dir: "internal/platform", duty: "puts roles together in one process: berth up, a role alone, the clusters of testkit",
 		allow: []string{"api", "internal/agent", "internal/appproxy", "internal/chassis", "internal/cluster", "internal/diskspace",
 			"internal/embedded", "internal/fault", "internal/manager", "internal/membership", "internal/runnerbin", "internal/storage",
-			"internal/webserver", "internal/wire/proxy"}},
+			"internal/webserver", "internal/wire/proxy", "web"}},
 	{dir: "internal/platform/doctor", duty: "looks for what should not be, on running and stopped clusters",
 		allow: []string{"internal/platform", "internal/agent", "internal/appproxy", "internal/chassis", "internal/fault", "internal/storage"}},
 	{dir: "cmd/berth", duty: "the one binary: commands, flags and output of roles; client verbs come from cli",

@@ -72,7 +72,15 @@ step vet in_modules go vet ./...
 step lint lint
 step licences go run ./scripts/modules check
 step vulnerabilities vulnerabilities
+# Types and component tests of the console; where there is no Node.js, that is said.
+console() {
+  command -v npm >/dev/null || { echo "console: npm is not installed, so the console was not checked"; return 0; }
+  local out
+  out=$(scripts/web.sh check 2>&1) || { echo "$out"; return 1; }
+}
+
 step architecture go test .
+step console console
 # The race detector needs a C compiler.
 race=-race; command -v "${CC:-gcc}" >/dev/null || { race=; echo "tests run without -race: no C compiler; next: apt-get install gcc libc6-dev"; }
 # Many tests wait more than they compute, so more of them run at a time than there are cores. The packages that take longest begin

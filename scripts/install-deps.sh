@@ -26,6 +26,8 @@ if [ "${1:-}" != images ]; then
   command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
   # Without a PostgreSQL the build takes one from npm into the binary; without npm Debian's is installed.
   have_postgres || command -v npm >/dev/null 2>&1 || missing+=(postgresql)
+  need node nodejs # the console
+  need npm npm
 fi
 if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   have_postgres || [[ " ${missing[*]:-} " == *" postgresql "* ]] || missing+=(postgresql)
@@ -37,8 +39,6 @@ if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   need musl-gcc musl-tools # a root file system with another C library
   # Stories of people who use apps: a browser with its driver, and what OpenSSH's users have.
   [ -n "${BERTH_CHROMIUM:-}" ] || need chromium chromium
-  need node nodejs
-  need npm npm
   need ssh openssh-client
   need rsync rsync
   # The official client's stories want Python 3.11 with venv; python3 alone does for the others.

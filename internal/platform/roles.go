@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/internal/runnerbin"
 	"berth.dev/berth/internal/storage"
 	"berth.dev/berth/internal/webserver"
+	"berth.dev/berth/web"
 )
 
 // Manager is the manager role with everything that it needs, ready to be started.
@@ -227,17 +228,18 @@ func RunAppProxy(ctx context.Context, s Settings, log *slog.Logger) error {
 // RunWebServer runs the web server role alone until ctx ends.
 func RunWebServer(ctx context.Context, s Settings, log *slog.Logger) error {
 	health := chassis.NewHealth()
-	web, err := webserver.New(s.WebServer, webserver.Deps{Registry: health.Registry(), Build: chassis.Build(), Log: log})
+	server, err := webserver.New(s.WebServer, webserver.Deps{
+		Console: web.Console(), Registry: health.Registry(), Build: chassis.Build(), Log: log})
 	if err != nil {
 		return err
 	}
-	health.Check("webserver", web.Ready)
-	services := web.Services()
+	health.Check("webserver", server.Ready)
+	services := server.Services()
 	greet := chassis.NewService("greeter", chassis.Hooks{Start: func(context.Context) error {
-		if web.Exposed() {
-			log.Warn("the web server "+exposedProblem, "listen", web.Addr(), "next", webExposedNext)
+		if server.Exposed() {
+			log.Warn("the web server "+exposedProblem, "listen", server.Addr(), "next", webExposedNext)
 		}
-		log.Info("web server listens", "url", web.URL(), "fingerprint", web.Fingerprint(), "version", chassis.Build().Version)
+		log.Info("web server listens", "url", server.URL(), "fingerprint", server.Fingerprint(), "version", chassis.Build().Version)
 		return nil
 	}}).After(names(services)...)
 	return runAlone(ctx, s, log, health, append(services, greet))

@@ -7,6 +7,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/webserver"
 	"berth.dev/berth/internal/webserver/upstream"
+	"berth.dev/berth/web"
 )
 
 // webServerConfig is the configuration of the cluster's own web server. What the operator configured stays.
@@ -23,24 +24,24 @@ func (p *platform) buildWebServer(context.Context) (*chassis.Group, error) {
 	if p.settings.WebServer.Listen == "" {
 		return chassis.NewGroup(p.log)
 	}
-	web, err := webserver.New(p.webServerConfig(), webserver.Deps{Managers: upstream.Inside(p.inside), Registry: p.health.Registry(),
-		Build: chassis.Build(), Log: p.log.With("part", "webserver")})
+	server, err := webserver.New(p.webServerConfig(), webserver.Deps{Managers: upstream.Inside(p.inside), Console: web.Console(),
+		Registry: p.health.Registry(), Build: chassis.Build(), Log: p.log.With("part", "webserver")})
 	if err != nil {
 		return nil, err
 	}
-	services := web.Services()
+	services := server.Services()
 	p.health.Watch(services...)
-	p.health.Check("webserver", web.Ready)
+	p.health.Check("webserver", server.Ready)
 	remember := chassis.NewService("webserver-address", chassis.Hooks{Start: func(context.Context) error {
-		if web.Exposed() {
-			p.note("WARNING: the web server at %s %s", web.Addr(), exposedProblem)
+		if server.Exposed() {
+			p.note("WARNING: the web server at %s %s", server.Addr(), exposedProblem)
 			p.note("next: %s", webExposedNext)
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.web = web
-		p.bound.Web = web.Addr()
-		p.report.Web = web.URL()
+		p.web = server
+		p.bound.Web = server.Addr()
+		p.report.Web = server.URL()
 		if err := p.dir.rememberPorts(p.bound); err != nil {
 			return fmt.Errorf("remember ports: %w", err)
 		}

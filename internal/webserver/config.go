@@ -35,7 +35,7 @@ type Config struct {
 	TrustedProxies []string
 	// Domain is the domain of the users who log in here.
 	Domain string
-	// StaticDir holds the files of a web interface, such as the bundle of the official one. Empty: there is a page that says how to go on.
+	// StaticDir holds the files of a web interface, such as the bundle of the official one. Empty: the console is served.
 	StaticDir string
 	// UIFile is a TOML file whose sections and values go into /config.toml, which web interfaces read.
 	UIFile string `config:"ui_file"`

@@ -16,7 +16,12 @@ import (
 )
 
 // files are those of a web interface. What lies outside of its directory cannot be reached, also not by links.
-type files struct{ root *os.Root }
+type files struct {
+	fs.FS
+	// own are the files of the console inside the binary: text is compressed there, names below assets follow from the content, and the
+	// pages need no exception from the policy.
+	own bool
+}
 
 // indexFile is what addresses without a file show; the interface finds its page by itself.
 const (
@@ -31,7 +36,7 @@ func openFiles(dir string) (*files, error) {
 		return nil, fault.Invalidf("webserver.static_dir cannot be opened").WithCause(err).
 			WithNext("set it to the directory that holds the web interface's index.html")
 	}
-	f := &files{root}
+	f := &files{FS: root.FS()}
 	if _, err := f.index(); err != nil {
 		return nil, errors.Join(fault.Invalidf("webserver.static_dir %s has no readable %s", dir, indexFile).WithCause(err), root.Close())
 	}
@@ -39,7 +44,7 @@ func openFiles(dir string) (*files, error) {
 }
 
 func (f *files) index() ([]byte, error) {
-	in, err := f.root.Open(indexFile)
+	in, err := f.Open(indexFile)
 	if err != nil {
 		return nil, err
 	}
@@ -83,28 +88,41 @@ func (s *Server) serveFile(v *visit) {
 		s.serveIndex(v)
 		return
 	}
-	in, err := s.files.root.Open(name)
+	if !fs.ValidPath(name) {
+		s.serveIndex(v)
+		return
+	}
+	if s.files.own {
+		s.serveOwn(v, name)
+		return
+	}
+	in, err := s.files.Open(name)
 	if err != nil {
 		s.serveIndex(v)
 		return
 	}
 	defer in.Close()
 	info, err := in.Stat()
-	if err != nil || !info.Mode().IsRegular() {
+	content, seeks := in.(io.ReadSeeker)
+	if err != nil || !info.Mode().IsRegular() || !seeks {
 		s.serveIndex(v)
 		return
 	}
-	kind, ok := contentTypes[strings.ToLower(path.Ext(name))]
-	if !ok {
-		kind = "application/octet-stream"
-	}
+	kind := contentType(name)
 	h := v.w.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Cache-Control", cachedFor(kind))
 	if strings.HasPrefix(kind, "text/html") {
 		s.policy(v, nil)
 	}
-	http.ServeContent(v.w, v.Request, name, info.ModTime(), in)
+	http.ServeContent(v.w, v.Request, name, info.ModTime(), content)
+}
+
+func contentType(name string) string {
+	if kind, ok := contentTypes[strings.ToLower(path.Ext(name))]; ok {
+		return kind
+	}
+	return "application/octet-stream"
 }
 
 // Policies of the index page of a web interface. It talks to storage proxies and app proxies at addresses that only managers know.
@@ -115,17 +133,24 @@ const (
 	policyNonce = "default-src 'self'; script-src 'self' 'nonce-" + nonceMark + "' 'wasm-unsafe-eval' blob:; " + policyRest
 	// policyPlain is for pages without a place for the nonce, whose own scripts must run all the same.
 	policyPlain = "default-src 'self'; script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' blob:; " + policyRest
+	// policyOwn is for the console: nothing inline, and connections to storage proxies and app proxies beside this server.
+	policyOwn = "default-src 'none'; script-src 'self' 'nonce-" + nonceMark + "'; style-src 'self' 'nonce-" + nonceMark + "'; " +
+		"img-src 'self' data: blob:; font-src 'self'; manifest-src 'self'; worker-src 'self'; connect-src 'self' http: https: ws: wss:; " +
+		"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
 // policy sets the Content-Security-Policy of a page and returns it with the nonce put in.
 func (s *Server) policy(v *visit, text []byte) []byte {
 	nonce := newNonce()
 	rule := s.cfg.Policy
-	if rule == "" {
+	switch {
+	case rule != "":
+	case s.files.own:
+		rule = policyOwn
+	case bytes.Contains(text, []byte(nonceMark)):
+		rule = policyNonce
+	default:
 		rule = policyPlain
-		if bytes.Contains(text, []byte(nonceMark)) {
-			rule = policyNonce
-		}
 	}
 	if rule != "off" {
 		v.w.Header().Set("Content-Security-Policy", strings.ReplaceAll(rule, nonceMark, nonce))
@@ -154,7 +179,8 @@ var welcome = template.Must(template.New("welcome").Parse(`<!doctype html>
 <style nonce="{{.Nonce}}">body{font:16px/1.5 system-ui,sans-serif;max-width:38rem;margin:12vh auto;padding:0 1rem}
 code{background:#8882;border-radius:4px;padding:.1rem .3rem}</style></head>
 <body><h1>Berth</h1>
-<p>This is the web server of a Berth cluster. It has no web interface of its own yet.</p>
+<p>This is the web server of a Berth cluster. This binary was built without the console: <code>make build</code> puts it in where
+Node.js 18 and npm are installed.</p>
 <p>Log in on a command line: <code>berth login {{.Origin}}</code>, then <code>berth run python -c 'print(6*7)'</code>.</p>
 <p>With the official client: <code>BACKEND_ENDPOINT_TYPE=session BACKEND_ENDPOINT={{.Origin}} backend.ai login</code>, then
 <code>backend.ai run python -c 'print(6*7)'</code>.</p>

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -26,6 +27,8 @@ import (
 type Deps struct {
 	// Managers is the way to the managers; nil makes one of Config.Managers.
 	Managers *upstream.Managers
+	// Console holds the files of the console, which is served where Config names no other web interface; nil: there is none.
+	Console  fs.FS
 	Clock    chassis.Clock
 	Registry prometheus.Registerer
 	Build    chassis.BuildInfo
@@ -79,10 +82,13 @@ func New(cfg Config, d Deps) (_ *Server, err error) {
 	if s.ui, err = readUI(cfg); err != nil {
 		return nil, err
 	}
-	if cfg.StaticDir != "" {
+	switch {
+	case cfg.StaticDir != "":
 		if s.files, err = openFiles(cfg.StaticDir); err != nil {
 			return nil, err
 		}
+	case d.Console != nil:
+		s.files = &files{FS: d.Console, own: true}
 	}
 	s.cross = http.NewCrossOriginProtection()
 	for _, o := range cfg.Origins {

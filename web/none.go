@@ -1,0 +1,7 @@
+//go:build !console
+
+package web
+
+import "io/fs"
+
+var console fs.FS

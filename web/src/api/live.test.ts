@@ -1,0 +1,46 @@
+import { QueryClient } from '@tanstack/react-query'
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { follow } from './live'
+
+class Source {
+  static all: Source[] = []
+  onopen: (() => void) | null = null
+  onerror: (() => void) | null = null
+  closed = false
+  listeners = new Map<string, (e: unknown) => void>()
+  constructor() { Source.all.push(this) }
+  addEventListener(name: string, l: (e: unknown) => void) { this.listeners.set(name, l) }
+  close() { this.closed = true }
+  say(name: string, data: unknown) { this.listeners.get(name)?.({ data: JSON.stringify(data) }) }
+}
+
+beforeEach(() => { vi.useFakeTimers(); Source.all = [] })
+afterEach(() => vi.useRealTimers())
+
+test('an event has the queries of its noun look again, once for many', () => {
+  const client = new QueryClient()
+  const looked = vi.spyOn(client, 'invalidateQueries').mockResolvedValue()
+  const told = vi.fn()
+  const stop = follow(client, told, () => new Source() as unknown as EventSource)
+  Source.all[0]!.onopen?.()
+  for (let i = 0; i < 50; i++) Source.all[0]!.say('session_started', { sessionId: 's', sessionName: 'n' })
+  vi.advanceTimersByTime(200)
+  expect(looked.mock.calls.map((c) => c[0]?.queryKey)).toEqual([['session'], ['resource']])
+  expect(told).toHaveBeenCalledTimes(50)
+  stop()
+  expect(Source.all[0]!.closed).toBe(true)
+})
+
+test('a stream that breaks is opened again, and everything is looked at', () => {
+  const client = new QueryClient()
+  const looked = vi.spyOn(client, 'invalidateQueries').mockResolvedValue()
+  const stop = follow(client, () => {}, () => new Source() as unknown as EventSource)
+  Source.all[0]!.onerror?.()
+  expect(Source.all).toHaveLength(1)
+  vi.advanceTimersByTime(600)
+  expect(Source.all).toHaveLength(2)
+  Source.all[1]!.onopen?.()
+  expect(looked.mock.calls).toEqual([[]])
+  stop()
+  Source.all[1]!.onerror?.()
+})

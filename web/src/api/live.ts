@@ -1,0 +1,112 @@
+import type { QueryClient } from '@tanstack/react-query'
+import { useSyncExternalStore } from 'react'
+
+// One stream of changes for the whole tab. It does not carry state: it says which queries have to look again. A lost event costs a
+// delay, because whoever comes back looks at everything.
+
+export interface Link {
+  up: boolean
+  since: number
+}
+
+let link: Link = { up: true, since: Date.now() }
+const listeners = new Set<() => void>()
+
+function tell(up: boolean) {
+  if (link.up === up) return
+  link = { up, since: Date.now() }
+  for (const l of listeners) l()
+}
+
+export function useLink(): Link {
+  return useSyncExternalStore(
+    (l) => {
+      listeners.add(l)
+      return () => listeners.delete(l)
+    },
+    () => link,
+  )
+}
+
+/** The nouns whose queries an event makes old. */
+export function touched(event: string): string[] {
+  if (event.startsWith('session_') || event.startsWith('kernel_')) return ['session', 'resource']
+  if (event.startsWith('bgtask_')) return ['folder']
+  return []
+}
+
+const names = [
+  'session_enqueued', 'session_scheduled', 'session_preparing', 'session_started', 'session_cancelled', 'session_terminating',
+  'session_terminated', 'session_success', 'session_failure', 'session_idle_warning', 'session_folder_withheld', 'kernel_pulling',
+  'kernel_out_of_memory', 'kernel_preparing', 'kernel_creating', 'kernel_started', 'kernel_terminating', 'kernel_terminated',
+]
+
+/** How long changes are gathered before queries look again. */
+const gather = 120
+/** How often the stream is tried again. */
+const again = [500, 1000, 2000, 5000, 10000]
+
+export interface Happened {
+  event: string
+  sessionId: string
+  sessionName: string
+  detail: string
+}
+
+/** Follows changes until the returned function is called. */
+export function follow(client: QueryClient, onEvent: (h: Happened) => void, open: (url: string) => EventSource = (u) => new EventSource(u)) {
+  let source: EventSource | undefined
+  let tries = 0
+  let timer: ReturnType<typeof setTimeout> | undefined
+  let pending: ReturnType<typeof setTimeout> | undefined
+  let stopped = false
+  const old = new Set<string>()
+
+  const look = (noun: string) => {
+    old.add(noun)
+    pending ??= setTimeout(() => {
+      pending = undefined
+      for (const n of old) void client.invalidateQueries({ queryKey: [n] })
+      old.clear()
+    }, gather)
+  }
+  const start = () => {
+    if (stopped) return
+    source = open('/func/events/session?sessionName=')
+    source.onopen = () => {
+      if (tries > 0) void client.invalidateQueries()
+      tries = 0
+      tell(true)
+    }
+    source.onerror = () => {
+      source?.close()
+      tell(false)
+      timer = setTimeout(start, again[Math.min(tries, again.length - 1)])
+      tries++
+    }
+    for (const name of names) {
+      source.addEventListener(name, (e) => {
+        for (const n of touched(name)) look(n)
+        try {
+          const d = JSON.parse((e as MessageEvent<string>).data) as Record<string, string>
+          onEvent({ event: name, sessionId: d['sessionId'] ?? '', sessionName: d['sessionName'] ?? '', detail: d['detail'] ?? '' })
+        } catch {
+          // The queries look again all the same.
+        }
+      })
+    }
+    source.addEventListener('server_close', () => {
+      source?.close()
+      timer = setTimeout(start, again[0])
+      tries++
+    })
+  }
+  start()
+  return () => {
+    stopped = true
+    source?.close()
+    clearTimeout(timer)
+    clearTimeout(pending)
+    tell(true)
+  }
+}

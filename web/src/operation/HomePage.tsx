@@ -1,0 +1,137 @@
+import { Button } from '@mantine/core'
+import { useQuery } from '@tanstack/react-query'
+import { Link, useNavigate } from '@tanstack/react-router'
+import { AppButton } from '@/app/AppButton'
+import { forBrowser } from '@/app/queries'
+import { amount, slotLine, slotName } from '@/design/amounts'
+import { Icon } from '@/design/icons'
+import { Ago, EmptyState, ErrorState, Meter, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
+import { ImageMark } from '@/image/ImageMark'
+import { agentsQuery, limitsQuery, schedulerQuery, type Limit } from '@/resource/queries'
+import { mineQuery, recentQuery, type Session } from '@/session/queries'
+import { isSuper, useMe, useProject } from '@/tenancy/me'
+import { t, tAny } from '@/words'
+import { announcementQuery } from './queries'
+
+export function HomePage() {
+  const me = useMe()
+  const go = useNavigate()
+  useTitle(t('nav.home'))
+  const mine = useQuery(mineQuery(me.email))
+  const recent = useQuery(recentQuery(me.email))
+  const said = useQuery(announcementQuery).data
+  const first = me.full_name.split(' ')[0] || me.username
+  const sessions = mine.data?.items
+  return (
+    <div className="page">
+      {said?.enabled && said.message && <div className="note info" role="note"><Icon name="info" /><span style={{ whiteSpace: 'pre-wrap' }}>{said.message}</span></div>}
+      <PageHead title={t('home.hello', { name: first })}>
+        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => void go({ to: '/sessions/new' })}>{t('session.new')}</Button>
+      </PageHead>
+      <div className="cols">
+        <div className="stack wide">
+          <Panel title={t('home.mine')} body={false} acts={!!mine.data && mine.data.total > 0 && <Link to="/sessions" search={{ owner: 'me' }} className="small">{t('home.all', { n: mine.data.total })}</Link>}>
+            {mine.isError && !sessions ? <div className="body"><ErrorState error={mine.error} retry={() => void mine.refetch()} /></div>
+              : !sessions ? <div className="body"><Skeleton lines={3} h={20} /></div>
+                : sessions.length === 0 ? (
+                  <EmptyState title={t('home.none')} text={t('home.none.text')} cli="berth run python"
+                    action={<Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>{t('home.none.do')}</Button>} />
+                ) : <div className="lines">{sessions.slice(0, 8).map((s) => <Mine key={s.id} of={s} />)}</div>}
+          </Panel>
+          {!!recent.data?.items.length && (
+            <Panel title={t('home.recent')} body={false} acts={<Link to="/sessions" search={{ owner: 'me', status: 'ended' }} className="small">{t('home.ended')}</Link>}>
+              <div className="lines">
+                {recent.data.items.slice(0, 6).map((s) => (
+                  <div key={s.id} className="row">
+                    <ImageMark name={s.image} />
+                    <div className="grow"><Link to="/sessions/$id" params={{ id: s.id }} className="cut" style={{ display: 'block', color: 'var(--b-ink)' }}>{s.name}</Link>
+                      <div className="row small dim"><StateBadge status={s.status} result={s.result} plain /><Ago at={s.terminated_at} /></div></div>
+                    <Button size="compact-sm" onClick={() => void go({ to: '/sessions/new', search: { from: s.id } })} leftSection={<Icon name="play" size={12} />}>{t('session.again')}</Button>
+                  </div>
+                ))}
+              </div>
+            </Panel>
+          )}
+        </div>
+        <div className="stack wide">
+          {isSuper(me) && <ClusterNow />}
+          <Left />
+        </div>
+      </div>
+    </div>
+  )
+}
+
+function Mine({ of: s }: { of: Session }) {
+  const running = s.status === 'RUNNING'
+  const apps = s.apps.filter(forBrowser)
+  const shown = [...apps.filter((a) => a.name !== 'ttyd'), ...apps.filter((a) => a.name === 'ttyd')].slice(0, 3)
+  return (
+    <div className="row wrap" style={{ rowGap: 8 }}>
+      <ImageMark name={s.image} size={28} />
+      <div className="grow" style={{ minWidth: 180 }}>
+        <div className="row"><Link to="/sessions/$id" params={{ id: s.id }} className="cut" style={{ fontWeight: 500, color: 'var(--b-ink)' }}>{s.name}</Link>
+          <StateBadge status={s.status} /></div>
+        <div className="small dim">{slotLine(s.slots)}{running ? <> · <Ago at={s.status_changed ?? s.created_at} /></> : null}</div>
+        {s.status === 'PENDING' && s.why && <div className="small" style={{ color: 'var(--b-waiting)', marginTop: 2 }}>{s.why}</div>}
+      </div>
+      {running && <div className="row wrap">{shown.map((a, i) => <AppButton key={a.name} session={s.id} app={a.name} main={i === 0 && a.name !== 'ttyd'} />)}</div>}
+    </div>
+  )
+}
+
+/** What the person may still start, where anything bounds it. */
+function Left() {
+  const project = useProject()
+  const q = useQuery(limitsQuery(project))
+  if (q.isError) return <Panel title={t('home.quota')}><ErrorState error={q.error} retry={() => void q.refetch()} /></Panel>
+  const bounds = q.data?.filter((l) => l.kind === 'running' && l.what !== 'private sessions').map(bindingOf)
+  return (
+    <Panel title={t('home.quota')}>
+      {!bounds ? <Skeleton lines={3} /> : (
+        <div className="stack">
+          {bounds.map(({ what, level }) => (
+            <Meter key={what} slot={what === 'live sessions' ? '' : what} used={level?.using} of={level?.limit}
+              label={what === 'live sessions' ? t('nav.sessions') : slotName(what)} />
+          ))}
+          <p className="small dim">{t('home.quota.why')}</p>
+        </div>
+      )}
+    </Panel>
+  )
+}
+
+function bindingOf(l: Limit) {
+  return { what: l.what, level: l.levels.find((x) => x.binds) ?? l.levels[0] }
+}
+
+/** For administrators: who uses the cluster, and what waits. */
+function ClusterNow() {
+  const sched = useQuery(schedulerQuery)
+  const agents = useQuery(agentsQuery)
+  const sums: Record<string, { used: number; all: number }> = {}
+  for (const g of sched.data?.scaling_groups ?? []) {
+    for (const [slot, all] of Object.entries(g.capacity)) {
+      const at = (sums[slot] ??= { used: 0, all: 0 })
+      at.all += amount(all) ?? 0
+      at.used += amount(g.occupied[slot]) ?? 0
+    }
+  }
+  const waiting = (sched.data?.scaling_groups ?? []).reduce((n, g) => n + g.pending, 0)
+  const reasons: Record<string, number> = {}
+  for (const g of sched.data?.scaling_groups ?? []) for (const [r, n] of Object.entries(g.reasons)) reasons[r] = (reasons[r] ?? 0) + n
+  const lost = agents.data?.filter((a) => a.status !== 'ALIVE').length ?? 0
+  return (
+    <Panel title={t('home.cluster')} acts={<Link to="/admin/cluster" className="small">{t('do.open')}</Link>}>
+      {sched.isError ? <ErrorState error={sched.error} retry={() => void sched.refetch()} /> : !sched.data ? <Skeleton lines={3} /> : (
+        <div className="stack">
+          {Object.entries(sums).sort(([a], [b]) => (a === 'cpu' ? -1 : b === 'cpu' ? 1 : a.localeCompare(b))).map(([slot, s]) =>
+            <Meter key={slot} slot={slot} used={s.used} of={s.all} label={slotName(slot)} />)}
+          <div className="row small"><span className="grow soft">{t('nav.agents')}</span><span>{agents.data ? agents.data.length - lost : '–'}{lost > 0 && <span style={{ color: 'var(--b-failed)' }}> · {t('agent.lost', { n: lost })}</span>}</span></div>
+          <div className="row small"><span className="grow soft">{t('home.queue')}</span><span>{waiting}</span></div>
+          {Object.entries(reasons).map(([r, n]) => <div key={r} className="row small"><span className="grow dim">{tAny(`reason.${r}`, r)}</span><span className="dim">{n}</span></div>)}
+        </div>
+      )}
+    </Panel>
+  )
+}

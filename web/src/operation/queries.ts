@@ -1,0 +1,46 @@
+import { queryOptions } from '@tanstack/react-query'
+import { func } from '@/api/http'
+import type { Page } from '@/design/paged'
+
+export const announcementQuery = queryOptions({
+  queryKey: ['operation', 'announcement'], staleTime: 60_000, queryFn: () => func<{ enabled: boolean; message: string }>('/manager/announcement'),
+})
+export const announce = (enabled: boolean, message: string) => func<null>('/manager/announcement', { body: { enabled, message } })
+
+export interface Finding { severity: string; kind: string; object: string; detail: string; next: string }
+
+/** Whether the cluster answers; for administrators, what is wrong with it. */
+export const healthQuery = (admin: boolean) => queryOptions({
+  queryKey: ['operation', 'health', admin],
+  queryFn: async (): Promise<Finding[]> => {
+    if (admin) return (await func<{ findings: Finding[] }>('/manager/doctor')).findings
+    await func<unknown>('/auth')
+    return []
+  },
+})
+
+export interface AuditEntry {
+  id: number
+  at: string
+  action: string
+  object: string
+  result: string
+  email: string
+  role: string
+  domain_name: string
+  address: string
+  request_id: string
+  reason?: string
+  changes: { table: string; key: string; before: Record<string, unknown> | null; after: Record<string, unknown> | null }[]
+  change_count: number
+}
+
+export async function listAudit(filter: string, limit: number, offset: number, signal: AbortSignal): Promise<Page<AuditEntry>> {
+  const d = await func<{ items: AuditEntry[]; total_count: number }>('/audit', { query: { filter: filter || undefined, order: '-id', limit, offset }, signal })
+  return { items: d.items, total: d.total_count }
+}
+
+export const clusterStatusQuery = queryOptions({
+  queryKey: ['operation', 'status'], queryFn: () => func<{ status: string; active_sessions: number; nodes: { id: string; version: string }[] }>('/manager/status'),
+})
+export const setClusterStatus = (status: string) => func<null>('/manager/status', { method: 'PUT', body: { status, force_kill: false } })

@@ -1,0 +1,66 @@
+import { Modal } from '@mantine/core'
+import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { Suspense, useEffect, useState, type ReactNode } from 'react'
+import { onExpired } from '@/api/http'
+import { ErrorState, Skeleton, Toasts } from '@/design/parts'
+import { LoginForm } from '@/tenancy/LoginForm'
+import { loginQuery } from '@/tenancy/login'
+import { meQuery, useMe } from '@/tenancy/me'
+import { setLanguage, t, useLanguage } from '@/words'
+
+export function Mark({ size = 24 }: { size?: number }) {
+  return <img src="/icon.svg" width={size} height={size} alt="" />
+}
+
+/** Shows the console to whoever is logged in, and asks the others. A login that expires is asked for above the page, which keeps its state. */
+export function Gate({ children }: { children: ReactNode }) {
+  const lang = useLanguage()
+  const client = useQueryClient()
+  const state = useQuery(loginQuery)
+  if (state.isPending) return null
+  if (state.isError) {
+    return <main className="login"><Mark size={40} /><ErrorState error={state.error} retry={() => void state.refetch()} /></main>
+  }
+  if (!state.data.authenticated) {
+    return (
+      <main className="login">
+        <Mark size={40} />
+        <h1>{t('login.title')}</h1>
+        <LoginForm onDone={() => void client.resetQueries()} />
+        <button type="button" className="copy" style={{ alignSelf: 'center' }} onClick={() => setLanguage(lang === 'en' ? 'ko' : 'en')}>
+          {lang === 'en' ? '한국어' : 'English'}
+        </button>
+      </main>
+    )
+  }
+  return (
+    <Suspense fallback={<div className="page"><Skeleton /></div>}>
+      <WithMe>{children}</WithMe>
+      <Toasts />
+    </Suspense>
+  )
+}
+
+function WithMe({ children }: { children: ReactNode }) {
+  const client = useQueryClient()
+  const me = useMe()
+  const [asking, setAsking] = useState(false)
+  useEffect(() => onExpired(() => setAsking(true)), [])
+  const done = async () => {
+    const before = me.email
+    const after = await client.fetchQuery({ ...meQuery, staleTime: 0 })
+    // Another person must not see what the page still shows of the first.
+    if (after.email !== before) location.reload()
+    setAsking(false)
+    void client.invalidateQueries()
+  }
+  return (
+    <>
+      {children}
+      <Modal opened={asking} onClose={() => {}} withCloseButton={false} closeOnEscape={false} closeOnClickOutside={false} title={t('login.again')} zIndex={500}>
+        <p className="soft" style={{ marginBottom: 12 }}>{t('login.again.text')}</p>
+        <LoginForm as={me.email} onDone={() => void done()} />
+      </Modal>
+    </>
+  )
+}

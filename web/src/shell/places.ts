@@ -1,0 +1,30 @@
+import type { Me } from '@/tenancy/me'
+import { isAdmin, isSuper } from '@/tenancy/me'
+import type { Word } from '@/words'
+
+export interface Place {
+  to: string
+  word: Word
+  icon: string
+  keys?: string
+  group: 'main' | 'admin'
+}
+
+/** Where one can go. Only what exists and what the person may see stands here. */
+export function placesOf(me: Me): Place[] {
+  const out: Place[] = [
+    { to: '/', word: 'nav.home', icon: 'home', keys: 'g h', group: 'main' },
+    { to: '/sessions', word: 'nav.sessions', icon: 'sessions', keys: 'g s', group: 'main' },
+    { to: '/data', word: 'nav.data', icon: 'folder', keys: 'g d', group: 'main' },
+    { to: '/images', word: 'nav.images', icon: 'image', keys: 'g i', group: 'main' },
+  ]
+  if (isSuper(me)) out.push({ to: '/admin/cluster', word: 'nav.cluster', icon: 'cluster', keys: 'g c', group: 'admin' })
+  if (isAdmin(me)) {
+    out.push({ to: '/admin/users', word: 'nav.users', icon: 'users', keys: 'g u', group: 'admin' },
+      { to: '/admin/projects', word: 'nav.projects', icon: 'folder', keys: 'g p', group: 'admin' })
+  }
+  if (isSuper(me)) out.push({ to: '/admin/policies', word: 'nav.policies', icon: 'policy', group: 'admin' })
+  if (isAdmin(me)) out.push({ to: '/admin/audit', word: 'nav.audit', icon: 'audit', keys: 'g a', group: 'admin' })
+  if (isSuper(me)) out.push({ to: '/admin/settings', word: 'nav.settings', icon: 'settings', group: 'admin' })
+  return out
+}

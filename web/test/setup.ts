@@ -1,0 +1,16 @@
+import { cleanup } from '@testing-library/react'
+import { afterEach, vi } from 'vitest'
+
+afterEach(cleanup)
+
+// What jsdom lacks.
+window.matchMedia ??= ((query: string) => ({
+  matches: false, media: query, onchange: null, addListener: vi.fn(), removeListener: vi.fn(),
+  addEventListener: vi.fn(), removeEventListener: vi.fn(), dispatchEvent: vi.fn(),
+})) as unknown as typeof window.matchMedia
+globalThis.ResizeObserver ??= class {
+  observe() {}
+  unobserve() {}
+  disconnect() {}
+}
+Element.prototype.scrollIntoView ??= () => {}
