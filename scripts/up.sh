@@ -38,7 +38,7 @@ compile=$!
 jobs+=("$compile")
 images=
 build_images() { # [NAME=VALUE] for its environment
-  say "images, beside the rest (usually 60 s the first time, 1 s later)"
+  say "images, beside the rest (usually 45 s the first time, 1 s later)"
   env "$@" images/build.sh >"$logs/images" 2>&1 &
   images=$!
   jobs+=("$images")
