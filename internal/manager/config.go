@@ -62,7 +62,8 @@ type Config struct {
 	Mail mail.Config
 	// AuditSyslog is the syslog receiver that gets the audit log.
 	AuditSyslog syslog.Config
-	// MailLink is where readers of e-mails go, such as https://berth.example.org/{kind}?token={token}; empty: e-mails hold the token alone.
+	// MailLink is where readers of e-mails go, such as https://berth.example.org/{kind}?token={token}. Empty: the page of the first of
+	// WebOrigins; without one, e-mails hold the token alone.
 	MailLink string
 	// Directory is an LDAP directory whose people log in here.
 	Directory DirectoryConfig
@@ -355,6 +356,14 @@ func (c Config) otpRoles() ([]authz.Role, error) {
 		}
 	}
 	return out, nil
+}
+
+// mailLink is where e-mails lead.
+func (c Config) mailLink() string {
+	if c.MailLink == "" && len(c.WebOrigins) > 0 {
+		return c.WebOrigins[0] + "/server/{kind}?token={token}"
+	}
+	return c.MailLink
 }
 
 func (c Config) id() string {

@@ -148,7 +148,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	deps := nouns.Deps{
 		Store: m.store, Seal: key, Vault: &vault{m.store, key}, ClusterID: m.admin.ClusterID,
 		Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, PasswordCost: m.deps.PasswordCost, Streams: streams,
-		OTPRoles: roles, Link: m.cfg.MailLink, OIDC: m.cfg.OIDC, WebOrigins: m.cfg.WebOrigins,
+		OTPRoles: roles, Link: m.cfg.mailLink(), OIDC: m.cfg.OIDC, WebOrigins: m.cfg.WebOrigins,
 		SignUp:    tenancy.SignUpPolicy{Domains: m.cfg.SignUp.Domains, Active: m.cfg.SignUp.Active},
 		Explainer: planner,
 		Revoked: func(ctx context.Context) ([]proxy.Revocation, error) {

@@ -152,6 +152,9 @@ type page struct {
 	Code       string
 	Nonce      string
 	Links      []link
+	// Fields and Button are a form; where its answer goes is Again, too.
+	Fields []field
+	Button string
 }
 
 type link struct{ Href, Text string }
@@ -160,12 +163,17 @@ var pages = template.Must(template.New("page").Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>{{.Title}}</title>
 <style nonce="{{.Nonce}}">body{font:16px/1.5 system-ui,sans-serif;max-width:38rem;margin:12vh auto;padding:0 1rem}
 code{background:#8882;border-radius:4px;padding:.4rem .6rem;display:block;overflow-wrap:anywhere;user-select:all}
-button{font:inherit;padding:.4rem 1.2rem}</style></head>
+button,input{font:inherit;padding:.4rem 1.2rem}label{display:block;margin:0 0 1rem}label input{display:block;width:100%;
+box-sizing:border-box;padding:.4rem}</style></head>
 <body><h1>{{.Title}}</h1>
 {{with .Text}}<p>{{.}}</p>{{end}}
 {{if .Ask}}<p><b>{{.Ask}}</b> asks to act as you until you log it out.</p>
 <p>Go on only if you began this a moment ago, in a terminal of yours. Otherwise close this page: nothing has happened.</p>
 <form method="post" action="{{.Again}}"><button>Log it in</button></form>{{end}}
+{{if .Fields}}<form method="post" action="{{.Again}}">
+{{range .Fields}}{{if .Label}}<label>{{.Label}} <input name="{{.Name}}" type="{{.Type}}" autocomplete="{{.Fill}}"></label>
+{{else}}<input name="{{.Name}}" type="hidden" value="{{.Value}}">
+{{end}}{{end}}<button>{{.Button}}</button></form>{{end}}
 {{range .Links}}<p><a href="{{.Href}}">{{.Text}}</a></p>
 {{end}}{{with .Code}}<code id="code">{{.}}</code>{{end}}
 </body></html>

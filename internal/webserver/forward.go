@@ -54,6 +54,8 @@ func mannerOf(method, p string) manner {
 		return anonymous
 	case (below("/cloud") || below("/custom-auth") || below("/openid")) && (reads || writes):
 		return anonymous
+	case (below("/auth/reset-password") || p == "/auth/invitations/accept") && writes:
+		return anonymous // who has forgotten a password, or has no account yet, cannot log in first
 	case (below("/saml") || below("/totp/anon") || p == "/auth/signup") && writes:
 		return anonymous
 	case len(parts) >= 5 && parts[1] == "v2" && parts[3] == "public":

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/endpoint"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
@@ -222,7 +223,9 @@ func (s *Server) crossOrigin(v *visit) bool {
 		check = v.Clone(v.Context())
 		check.Method = http.MethodPost
 	}
-	if s.cross.Check(check) == nil {
+	// Whoever is between a browser and the page of this name by plain HTTP writes that page; browsers say no more of it than its Origin.
+	inTheClear := v.secure && strings.HasPrefix(strings.ToLower(origin), "http://") && !endpoint.ChangesNothing(check.Method)
+	if s.cross.Check(check) == nil && !inTheClear {
 		return false
 	}
 	v.problem(http.StatusForbidden, slugForbidden,

@@ -37,6 +37,10 @@ func (s *Server) serveLogin(v *visit) {
 		s.serveOIDC(v, strings.Trim(rest, "/"))
 		return
 	}
+	if v.URL.Path == resetPath || v.URL.Path == invitationPath {
+		s.serveLetter(v)
+		return
+	}
 	if v.Method != http.MethodPost {
 		v.w.Header().Set("Allow", http.MethodPost)
 		v.problem(http.StatusMethodNotAllowed, slugMethod, "only POST is allowed here")

@@ -38,6 +38,7 @@ type fakeManager struct {
 	bodies []string
 	tokens map[string]bool
 	serve  http.HandlerFunc // of everything but logins
+	refuse *api.Problem     // of what is about passwords and accounts
 }
 
 const (
@@ -146,6 +147,10 @@ func (m *fakeManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		delete(m.tokens, token)
 		say(200, struct{}{})
 	default:
+		if m.refuse != nil {
+			say(401, m.refuse)
+			return
+		}
 		w.Header().Set("Set-Cookie", "evil=1")
 		say(200, map[string]string{"path": r.RequestURI})
 	}

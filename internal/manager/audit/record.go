@@ -77,13 +77,18 @@ func ActingFor(ctx context.Context, key string) {
 	}
 }
 
-// writeChange is the note of a transaction.
+// writeChange is the note of a transaction. Decisions are about the actor of the request's beginning; who has lost their role, account or
+// keypair while it ran changes nothing: else an administrator who is being removed makes the next one.
 func (e *entry) writeChange(ctx context.Context, tx *store.Tx) (int64, error) {
 	is := e.is
-	return tx.RecordChange(ctx, dbgen.RecordChangeParams{
+	row, err := tx.RecordChange(ctx, dbgen.RecordChangeParams{
 		Action: is.Action, Object: is.Object, UserID: is.UserID, Email: is.Email, Role: is.Role, DomainName: is.DomainName,
 		AccessKey: is.AccessKey, ActingFor: is.ActingFor, Address: is.Address, RequestID: is.RequestID,
 	})
+	if err == nil && row.Written > 0 && row.Withdrawn {
+		return 0, fault.Deniedf("%s has lost the right to this while the request ran", is.Email).WithNext("log in again")
+	}
+	return row.Written, err
 }
 
 // end records what no transaction has recorded: a refusal, or something that was done without a change of rows, such as a ticket for an

@@ -264,44 +264,60 @@ func (q *Queries) Record(ctx context.Context, arg RecordParams) error {
 	return err
 }
 
-const recordChange = `-- name: RecordChange :execrows
+const recordChange = `-- name: RecordChange :one
 
-INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, acting_for, address, request_id)
-SELECT current_setting('berth.audit')::uuid, $1, $2, 'done', $3, $4, $5, $6, $7, $8,
-    $9, $10
-WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+WITH noted AS (
+    INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, acting_for, address, request_id)
+    SELECT current_setting('berth.audit')::uuid, $3, $4, 'done', $5, $6, $2, $7, $1, $8,
+        $9, $10
+    WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM noted)::bigint AS written, EXISTS (
+    SELECT 1 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
+    WHERE k.access_key = $1 AND (
+        NOT k.is_active AND k.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
+        OR NOT d.is_active AND d.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
+        OR (u.status <> 'active' OR $2::text IN ('admin', 'superadmin') AND u.role NOT IN ($2::text, 'superadmin'))
+            AND u.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid)
+)::boolean AS withdrawn
 `
 
 type RecordChangeParams struct {
+	AccessKey  string
+	Role       string
 	Action     string
 	Object     string
 	UserID     string
 	Email      string
-	Role       string
 	DomainName string
-	AccessKey  string
 	ActingFor  string
 	Address    string
 	RequestID  string
 }
 
+type RecordChangeRow struct {
+	Written   int64
+	Withdrawn bool
+}
+
 // Writes what a use case did, in its transaction, if that has changed anything. Package audit is the writer of audit_log; the rows of
-// audit_changes are written by triggers (migration 0035).
-func (q *Queries) RecordChange(ctx context.Context, arg RecordChangeParams) (int64, error) {
-	result, err := q.db.Exec(ctx, recordChange,
+// audit_changes are written by triggers (migration 0035). It also tells whether somebody has taken the role, the account or the keypair
+// of who acts away since the request began. What the transaction itself has done to them does not count.
+func (q *Queries) RecordChange(ctx context.Context, arg RecordChangeParams) (RecordChangeRow, error) {
+	row := q.db.QueryRow(ctx, recordChange,
+		arg.AccessKey,
+		arg.Role,
 		arg.Action,
 		arg.Object,
 		arg.UserID,
 		arg.Email,
-		arg.Role,
 		arg.DomainName,
-		arg.AccessKey,
 		arg.ActingFor,
 		arg.Address,
 		arg.RequestID,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	var i RecordChangeRow
+	err := row.Scan(&i.Written, &i.Withdrawn)
+	return i, err
 }

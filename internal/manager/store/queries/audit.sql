@@ -1,11 +1,23 @@
 -- Writes what a use case did, in its transaction, if that has changed anything. Package audit is the writer of audit_log; the rows of
--- audit_changes are written by triggers (migration 0035).
+-- audit_changes are written by triggers (migration 0035). It also tells whether somebody has taken the role, the account or the keypair
+-- of who acts away since the request began. What the transaction itself has done to them does not count.
 
--- name: RecordChange :execrows
-INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, acting_for, address, request_id)
-SELECT current_setting('berth.audit')::uuid, @action, @object, 'done', @user_id, @email, @role, @domain_name, @access_key, @acting_for,
-    @address, @request_id
-WHERE pg_current_xact_id_if_assigned() IS NOT NULL;
+-- name: RecordChange :one
+WITH noted AS (
+    INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, acting_for, address, request_id)
+    SELECT current_setting('berth.audit')::uuid, @action, @object, 'done', @user_id, @email, @role, @domain_name, @access_key, @acting_for,
+        @address, @request_id
+    WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM noted)::bigint AS written, EXISTS (
+    SELECT 1 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
+    WHERE k.access_key = @access_key AND (
+        NOT k.is_active AND k.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
+        OR NOT d.is_active AND d.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
+        OR (u.status <> 'active' OR @role::text IN ('admin', 'superadmin') AND u.role NOT IN (@role::text, 'superadmin'))
+            AND u.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid)
+)::boolean AS withdrawn;
 
 -- name: Record :exec
 -- Writes what was denied, or changed no row of audited tables in a transaction of its own. Nobody waits until it is on the disk.
