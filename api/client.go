@@ -46,9 +46,6 @@ type Option func(*Client)
 // WithTransport replaces the HTTP transport.
 func WithTransport(rt http.RoundTripper) Option { return func(c *Client) { c.http.Transport = rt } }
 
-// WithClock replaces the clock whose time is signed.
-func WithClock(now func() time.Time) Option { return func(c *Client) { c.now = now } }
-
 // WithUserAgent replaces the User-Agent header.
 func WithUserAgent(agent string) Option { return func(c *Client) { c.agent = agent } }
 

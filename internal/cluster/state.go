@@ -55,22 +55,6 @@ func SessionMayMove(from, to Status) bool {
 	return !sessionMoveDenied(from, to) && slices.Contains(moves[from], to)
 }
 
-// KernelSources lists the statuses from which a kernel may go to the given one.
-func KernelSources(to Status) []Status { return sources(to, KernelMayMove) }
-
-// SessionSources lists the statuses from which a session may go to the given one.
-func SessionSources(to Status) []Status { return sources(to, SessionMayMove) }
-
-func sources(to Status, may func(from, to Status) bool) []Status {
-	var out []Status
-	for _, from := range AllStatuses {
-		if may(from, to) {
-			out = append(out, from)
-		}
-	}
-	return out
-}
-
 // Final reports whether nothing follows the status.
 func (s Status) Final() bool { return s == Terminated || s == Cancelled || s == Error }
 

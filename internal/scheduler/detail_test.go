@@ -14,7 +14,6 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/scheduler"
-	"berth.dev/berth/internal/scheduler/fairshare"
 )
 
 // TestPositionsInALongQueue: sessions of one kind join and leave a long queue in any order; their positions are those of a sorted list.
@@ -116,42 +115,6 @@ func TestOptionsAreRead(t *testing.T) {
 	}
 	require.True(t, fault.Is(scheduler.NewCluster().SetGroup(scheduler.Group{Name: "g", Placement: "dice"}), fault.Invalid))
 	require.True(t, fault.Is(scheduler.NewCluster().Learn("nowhere", nil), fault.Invalid))
-}
-
-func TestShareOptionsAndWeights(t *testing.T) {
-	t.Parallel()
-	for _, bad := range []map[string]any{
-		{"half_life_days": 0.0}, {"lookback_days": -1.0}, {"decay_unit_days": 400.0}, {"default_weight": 0.0}, {"resource_weights": 1.0},
-		{"resource_weights": map[string]any{"cpu": -1.0}}, {"resource_weights": map[string]any{"cpu": "x"}},
-		{"resource_weights": map[string]any{"cpu": 2e6}}, {"other": 1.0},
-	} {
-		_, err := fairshare.Parse(bad)
-		require.True(t, fault.Is(err, fault.Invalid), "%v", bad)
-	}
-	d, err := fairshare.Parse(map[string]any{"ageing_seconds": 60.0, "default_weight": 4.0, "resource_weights": nil})
-	require.NoError(t, err)
-	day := 24 * time.Hour
-	require.Equal(
-		t,
-		fairshare.Decay{HalfLife: 7 * day, Lookback: 28 * day, Unit: day, Weight: 4, Resources: map[cluster.SlotName]float64{}},
-		d,
-	)
-	full := func(slot cluster.SlotName, amount float64, at time.Time) []fairshare.Bucket {
-		return []fairshare.Bucket{{Start: at, Used: map[cluster.SlotName]float64{slot: amount * 28 * day.Seconds()}}}
-	}
-	capacity := cluster.Slots{cluster.SlotCPU: 4000, cluster.SlotMem: 8000, "cuda.device": 2000, "gone.device": 0}
-	all := 1 + 0.001 + 10
-	require.InDelta(t, 1/all, d.Share(now, capacity, full(cluster.SlotCPU, 4000, now), 1), 1e-9)
-	require.InDelta(t, 0.001/all, d.Share(now, capacity, full(cluster.SlotMem, 8000, now), 1), 1e-9)
-	require.InDelta(t, 10/all, d.Share(now, capacity, full("cuda.device", 2000, now), 1), 1e-9)
-	require.InDelta(t, 1/all/4, d.Share(now, capacity, full(cluster.SlotCPU, 4000, now), 0), 1e-9, "the default weight")
-	require.InDelta(t, 1/all, d.Share(now, capacity, full(cluster.SlotCPU, 4000, now.Add(day)), 1), 1e-9, "not decayed: it lies ahead")
-	require.InDelta(t, 0.5/all, d.Share(now, capacity, full(cluster.SlotCPU, 4000, now.Add(-7*day-time.Hour)), 1), 1e-9)
-	require.InDelta(t, 1/all, d.Share(now, capacity, full(cluster.SlotCPU, 4000, now.Add(-23*time.Hour)), 1), 1e-9, "of the same day")
-	last := now.Add(-29 * day)
-	require.Positive(t, d.Share(now, capacity, full(cluster.SlotCPU, 4000, last), 1))
-	require.Zero(t, d.Share(now, capacity, full(cluster.SlotCPU, 4000, last.Add(-time.Second)), 1))
-	require.Zero(t, d.Share(now, cluster.Slots{}, full(cluster.SlotCPU, 4000, now), 1))
 }
 
 // TestFactsOfAgentsAreTakenOver: every fact of an agent that decides is looked at again when it changes.

@@ -12,7 +12,6 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/scheduler"
-	"berth.dev/berth/internal/scheduler/fairshare"
 )
 
 // owned is a session of a user with one kernel.
@@ -75,18 +74,6 @@ func TestFairShareAndAgeing(t *testing.T) {
 	c.Enqueue("g", old)
 	c.Enqueue("g", urgent)
 	require.Equal(t, []string{"s00"}, started(pass(t, c, now.Add(31*time.Minute))), "waiting raises")
-}
-
-func TestDecayedShare(t *testing.T) {
-	t.Parallel()
-	d, err := fairshare.Parse(map[string]any{"half_life_days": 1.0, "lookback_days": 2.0, "resource_weights": map[string]any{"mem": 0.0}})
-	require.NoError(t, err)
-	day := 24 * time.Hour
-	all := map[cluster.SlotName]float64{cluster.SlotCPU: 4000 * day.Seconds()}
-	share := d.Share(now, ask(4, 8), []fairshare.Bucket{{Start: now.Add(-day), Used: all}}, 1)
-	require.InDelta(t, 0.25, share, 1e-9, "one full day of two, half of it decayed")
-	require.InDelta(t, 0.125, d.Share(now, ask(4, 8), []fairshare.Bucket{{Start: now.Add(-day), Used: all}}, 2), 1e-9)
-	require.Zero(t, d.Share(now, ask(4, 8), []fairshare.Bucket{{Start: now.Add(-5 * day), Used: all}}, 1))
 }
 
 func TestParseGroup(t *testing.T) {

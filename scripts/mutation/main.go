@@ -26,9 +26,11 @@ import (
 var defaultTargets = []string{
 	"internal/scheduler",
 	"internal/scheduler/quota",
+	"internal/scheduler/fairshare",
 	"internal/alloc",
 	"internal/cluster",
 	"internal/manager/authz",
+	"internal/manager/tenancy/plan",
 	"internal/appproxy/circuit",
 }
 

@@ -101,9 +101,6 @@ func (l *Link) Connected() bool { return l.connected.Load() }
 // Manager is the manager that the agent is connected to, or tries next.
 func (l *Link) Manager() string { return l.managers.Present() }
 
-// Joined reports whether there is a valid node certificate.
-func (l *Link) Joined() bool { return l.id.Joined() }
-
 // Member is the agent's membership of the cluster.
 func (l *Link) Member() *membership.Member { return l.id }
 

@@ -16,16 +16,26 @@ import (
 // newPurge is the verb "purge" of a kind: user, project or domain.
 func (a *verbs) newPurge(kind string) *cobra.Command {
 	var o admin.PurgeOptions
-	var dry, asJSON bool
+	var dry, pending, asJSON bool
 	domain := ""
 	long := "Forget a " + kind + " with all that they own: sessions, folders with their files, keypairs. It goes on in the background,\n" +
 		"also when managers stop, and cannot be undone. " +
-		"It is refused while sessions are live. --dry-run prints what would happen and changes nothing."
+		"It is refused while sessions are live. --dry-run prints what would happen and changes nothing. --pending lists the purges\n" +
+		"that go on, and what they wait for."
 	cmd := &cobra.Command{
-		Use: "purge " + strings.ToUpper(kind), Short: "Forget a " + kind + " with all that they own", Long: long,
-		Example: "  berth " + kind + " purge NAME --dry-run\n  berth " + kind + " purge NAME --end-sessions",
-		Args:    frame.Args(cobra.ExactArgs(1)),
+		Use: "purge [" + strings.ToUpper(kind) + "]", Short: "Forget a " + kind + " with all that they own", Long: long,
+		Example: "  berth " + kind + " purge NAME --dry-run\n  berth " + kind + " purge NAME --end-sessions\n  berth " +
+			kind + " purge --pending",
+		Args: frame.Args(func(cmd *cobra.Command, args []string) error {
+			if pending {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		}),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			if pending {
+				return a.pendingPurges(ctx, cmd, c, asJSON)
+			}
 			ref := args[0]
 			if kind == "project" {
 				p, err := admin.GetProject(ctx, c, ref, domain)
@@ -63,6 +73,7 @@ func (a *verbs) newPurge(kind string) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&dry, "dry-run", false, "print what would happen, and change nothing")
+	f.BoolVar(&pending, "pending", false, "list the purges of users, projects and domains that are not done")
 	f.BoolVar(&o.EndSessions, "end-sessions", false, "end live sessions first")
 	switch kind {
 	case "user":
@@ -74,4 +85,20 @@ func (a *verbs) newPurge(kind string) *cobra.Command {
 	}
 	frame.JSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// pendingPurges lists the purges that are not done, of every kind.
+func (a *verbs) pendingPurges(ctx context.Context, cmd *cobra.Command, c *api.Client, asJSON bool) error {
+	purges, err := admin.Purges(ctx, c)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return frame.PrintJSON(cmd.OutOrStdout(), purges)
+	}
+	t := frame.Table{Titles: []string{"KIND", "NAME", "DOMAIN", "STEPS", "NOW"}}
+	for _, p := range purges {
+		t.Rows = append(t.Rows, []string{p.Kind, p.Name, p.Domain, strconv.FormatInt(p.Done, 10), p.Message})
+	}
+	return t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout()))
 }

@@ -120,13 +120,3 @@ func (f *File) add(e entry, p *problems) {
 	f.seen[e.key] = e.line
 	f.entries = append(f.entries, e)
 }
-
-// Users are how many users the file names.
-func (f *File) Users() (n int) {
-	for _, e := range f.entries {
-		if e.key.Kind == User {
-			n++
-		}
-	}
-	return n
-}
