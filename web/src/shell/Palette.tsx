@@ -46,9 +46,9 @@ export function Palette({ open, onClose, actions }: { open: boolean; onClose: ()
     i.run()
   }
   return (
-    <Modal opened={open} onClose={onClose} withCloseButton={false} padding={0} size={560} yOffset="12vh" centered={false} aria-label={t('palette.label')}>
+    <Modal opened={open} onClose={onClose} withCloseButton={false} padding={0} size={560} yOffset="12vh" centered={false} transitionProps={{ duration: 0 }} aria-label={t('palette.label')}>
       <div className="palette">
-        <input value={text} onChange={(e) => setText(e.currentTarget.value)} placeholder={t('palette.hint')} aria-label={t('palette.label')} data-autofocus
+        <input value={text} onChange={(e) => setText(e.currentTarget.value)} placeholder={t('palette.hint')} aria-label={t('palette.label')} data-autofocus autoFocus
           role="combobox" aria-expanded="true" aria-controls="palette-list" aria-activedescendant={items[at] ? `palette-${at}` : undefined}
           onKeyDown={(e) => {
             if (e.key === 'ArrowDown') { e.preventDefault(); setAt((n) => Math.min(items.length - 1, n + 1)) }
