@@ -1,9 +1,10 @@
 import { Checkbox } from '@mantine/core'
 import { useVirtualizer } from '@tanstack/react-virtual'
-import { useEffect, useMemo, useRef, useState, type ReactNode } from 'react'
+import { useRouter } from '@tanstack/react-router'
+import { memo, useEffect, useMemo, useRef, useState, type ReactNode } from 'react'
 import { t } from '@/words'
 import { Icon } from './icons'
-import { Bone, ErrorState } from './parts'
+import { Bone, ErrorState, useLatest } from './parts'
 
 export interface Column<T> {
   id: string
@@ -91,6 +92,10 @@ export function DataTable<T>(p: Props<T>) {
     else if (e.key === 'Enter' && at && e.target === e.currentTarget) { did(); p.onOpen?.(at) }
     else if (e.key === 'Escape' && p.selected?.size) { did(); p.onSelect?.(new Set()) }
   }
+  // Rows are drawn anew only when something of theirs changes: what they call does not.
+  const act = useRef<Acts>({ select: () => {}, open: () => {} })
+  const latest = useLatest({ select, open: (index: number) => { setCursor(index); const r = p.row(index); if (r) p.onOpen?.(r) } })
+  if (!act.current.bound) act.current = { bound: true, select: (i, range) => latest.current.select(i, range), open: (i) => latest.current.open(i) }
   const template = (p.onSelect ? '40px ' : '') + columns.map((c) => c.width).join(' ')
   // Every row is a grid of its own: the table is at least as wide as the smallest columns together.
   const least = columns.reduce((n, c) => n + Number(/(\d+)px/.exec(c.width)?.[1] ?? 80), p.onSelect ? 40 : 0)
@@ -141,24 +146,8 @@ export function DataTable<T>(p: Props<T>) {
               {items.map((item) => {
                 const r = p.row(item.index)
                 const key = r ? p.rowKey(r) : `row-${item.index}`
-                const on = !!r && !!p.selected?.has(key)
-                return (
-                  <div key={key} role="row" aria-rowindex={item.index + 1} aria-selected={p.onSelect ? on : undefined}
-                    className={`tr${item.index === cursor ? ' cur' : ''}${on ? ' sel' : ''}`}
-                    style={{ gridTemplateColumns: template, transform: `translateY(${item.start}px)`, cursor: p.onOpen ? 'pointer' : undefined }}
-                    onClick={(e) => {
-                      if ((e.target as HTMLElement).closest('a,button,input,label') || !r || window.getSelection()?.toString()) return
-                      setCursor(item.index)
-                      if (e.shiftKey && p.onSelect) select(item.index, true)
-                      else p.onOpen?.(r)
-                    }}>
-                    {p.onSelect && <div className="td" role="cell">{r && <Checkbox size="xs" aria-label={t('table.one')} checked={on}
-                      onChange={(e) => select(item.index, (e.nativeEvent as MouseEvent).shiftKey)} />}</div>}
-                    {columns.map((c) => (
-                      <Cell key={c.id} num={!!c.num} text={r && c.glow ? c.glow(r) : undefined}>{r ? c.cell(r) : <Bone w="60%" h={12} />}</Cell>
-                    ))}
-                  </div>
-                )
+                return <Row key={key} row={r} index={item.index} start={item.start} template={template} columns={columns as Column<unknown>[]} cur={item.index === cursor}
+                  on={!!r && !!p.selected?.has(key)} selects={!!p.onSelect} opens={!!p.onOpen} act={act.current} />
               })}
             </div>
           )}
@@ -167,6 +156,44 @@ export function DataTable<T>(p: Props<T>) {
       {(p.foot || p.total !== undefined) && <div className="foot"><span>{t('table.total', { n: count.toLocaleString() })}</span>{p.foot}</div>}
       {p.bulk && !!p.selected?.size && <div className="bulk" role="toolbar" aria-label={t('table.bulk')}>{p.bulk}</div>}
     </div>
+  )
+}
+
+interface Acts {
+  bound?: boolean
+  select: (index: number, range: boolean) => void
+  open: (index: number) => void
+}
+
+const Row = memo(function Row({ row: r, index, start, template, columns, cur, on, selects, opens, act }: {
+  row: unknown; index: number; start: number; template: string; columns: Column<unknown>[]; cur: boolean; on: boolean; selects: boolean; opens: boolean; act: Acts
+}) {
+  return (
+    <div role="row" aria-rowindex={index + 1} aria-selected={selects ? on : undefined} className={`tr${cur ? ' cur' : ''}${on ? ' sel' : ''}`}
+      style={{ gridTemplateColumns: template, transform: `translateY(${start}px)`, cursor: opens ? 'pointer' : undefined }}
+      onClick={(e) => {
+        if ((e.target as HTMLElement).closest('a,button,input,label') || r === undefined || window.getSelection()?.toString()) return
+        if (e.shiftKey && selects) act.select(index, true)
+        else if (opens) act.open(index)
+      }}>
+      {selects && <div className="td" role="cell">{r !== undefined && <input type="checkbox" className="pick" aria-label={t('table.one')} checked={on}
+        onChange={(e) => act.select(index, (e.nativeEvent as MouseEvent).shiftKey)} />}</div>}
+      {columns.map((c) => (
+        <Cell key={c.id} num={!!c.num} text={r !== undefined && c.glow ? c.glow(r) : undefined}>{r !== undefined ? c.cell(r) : <Bone w="60%" h={12} />}</Cell>
+      ))}
+    </div>
+  )
+})
+
+/** A link of a row. It is lighter than that of the router, of which a long table would have hundreds. */
+export function RowLink({ href, children, title }: { href: string; children: ReactNode; title?: string }) {
+  const router = useRouter()
+  return (
+    <a href={href} title={title} className="rowlink" onClick={(e) => {
+      if (e.defaultPrevented || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return
+      e.preventDefault()
+      router.history.push(href)
+    }}>{children}</a>
   )
 }
 

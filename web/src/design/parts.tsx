@@ -18,9 +18,9 @@ export function StateBadge({ status, result = '', plain = false }: { status: str
 }
 
 export function Ago({ at }: { at: string | null | undefined }) {
-  const now = useNow()
+  useNow()
   if (!at) return <span className="dim">–</span>
-  return <time dateTime={at} title={exact(at)}>{relative(at, now)}</time>
+  return <time dateTime={at} title={exact(at)}>{relative(at, Date.now())}</time>
 }
 
 export function KeyHint({ keys }: { keys: string }) {

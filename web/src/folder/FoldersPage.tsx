@@ -1,9 +1,9 @@
 import { Button, Checkbox, Modal, SegmentedControl, Select, Tabs, TextInput } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
-import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
+import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
 import { bytes } from '@/design/amounts'
-import { Listing, type Column } from '@/design/DataTable'
+import { Listing, RowLink, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { Ago, ConfirmAction, EmptyState, ErrorState, PageHead, Skeleton, StateBadge, toast, useTitle } from '@/design/parts'
 import { isAdmin, useMe, useProject } from '@/tenancy/me'
@@ -45,7 +45,7 @@ export function FoldersPage() {
     toast(t('folder.trashed', { n: ids.length }), { label: t('do.undo'), run: () => void Promise.allSettled(ids.map(restoreFolder)).then(look) })
   }
   const columns: Column<Folder>[] = [
-    { id: 'name', title: t('col.name'), width: 'minmax(180px, 2fr)', cell: (f) => <Link to="/data/$folder" params={{ folder: f.id }} style={{ color: 'var(--b-ink)', fontWeight: 500 }}><span className="row"><Icon name="folder" />{f.name}</span></Link> },
+    { id: 'name', title: t('col.name'), width: 'minmax(180px, 2fr)', cell: (f) => <RowLink href={`/data/${f.id}`} title={f.name}><span className="row"><Icon name="folder" />{f.name}</span></RowLink> },
     { id: 'status', title: t('col.status'), width: '130px', cell: (f) => <StateBadge status={f.status} />, glow: (f) => f.status },
     { id: 'who', title: t('folder.whose'), width: 'minmax(140px, 1fr)', wide: true, cell: (f) => (f.ownership_type === 'group' ? t('folder.ofproject', { name: f.group_name ?? '' }) : f.is_owner ? t('folder.mine') : f.user_email) },
     { id: 'perm', title: t('folder.right'), width: '120px', wide: true, cell: (f) => tAny(`perm.${f.permission}`, f.permission) },

@@ -20,7 +20,7 @@ export function HomePage() {
   const mine = useQuery(mineQuery(me.email))
   const recent = useQuery(recentQuery(me.email))
   const said = useQuery(announcementQuery).data
-  const first = me.full_name.split(' ')[0] || me.username
+  const first = me.full_name.split(' ')[0] || me.username.split('@')[0] || me.email
   const sessions = mine.data?.items
   return (
     <div className="page">

@@ -1,15 +1,15 @@
 import { Button, Select, TextInput } from '@mantine/core'
 import { useDebouncedCallback } from '@mantine/hooks'
-import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
-import { useState } from 'react'
+import { getRouteApi, useNavigate } from '@tanstack/react-router'
+import { useMemo, useState } from 'react'
 import { slotLine } from '@/design/amounts'
-import { DataTable, type Column } from '@/design/DataTable'
+import { DataTable, RowLink, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, EmptyState, PageHead, StateBadge, useTitle } from '@/design/parts'
 import { isOver } from '@/design/state'
 import { isAdmin, useMe } from '@/tenancy/me'
-import { t, tAny, type Word } from '@/words'
+import { t, tAny, useLanguage, type Word } from '@/words'
 import { listSessions, useEnd, type Session, type SessionFilter } from './queries'
 
 const route = getRouteApi('/sessions')
@@ -18,8 +18,8 @@ const statuses = ['live', 'waiting', 'running', 'ended', 'failed', 'all'] as con
 function columns(owner: boolean): Column<Session>[] {
   return [
     { id: 'name', title: t('col.name'), width: 'minmax(180px, 2fr)', sort: 'name',
-      cell: (s) => <Link to="/sessions/$id" params={{ id: s.id }} style={{ color: 'var(--b-ink)', fontWeight: 500 }} title={s.name}>{s.name}</Link> },
-    { id: 'status', title: t('col.status'), width: '130px', sort: 'status', cell: (s) => <StateBadge status={s.status} result={s.result} />, glow: (s) => s.status },
+      cell: (s) => <RowLink href={`/sessions/${s.id}`} title={s.name}>{s.name}</RowLink> },
+    { id: 'status', title: t('col.status'), width: '146px', sort: 'status', cell: (s) => <StateBadge status={s.status} result={s.result} />, glow: (s) => s.status },
     { id: 'why', title: t('col.why'), width: 'minmax(140px, 2fr)', wide: true,
       cell: (s) => <span className="soft" title={s.why}>{s.status === 'RUNNING' ? '' : tAny(`ended.${s.why}`, s.why)}</span> },
     { id: 'image', title: t('col.image'), width: 'minmax(120px, 1fr)', sort: 'image', wide: true, cell: (s) => <span title={s.image}>{s.image.replace(/^berth\//, '')}</span> },
@@ -42,6 +42,11 @@ export function SessionsPage() {
   const [asking, setAsking] = useState(false)
   const [text, setText] = useState(search.q ?? '')
   const end = useEnd()
+  const lang = useLanguage()
+  const admin = isAdmin(me)
+  // The titles are in the language of the person.
+  // eslint-disable-next-line react-hooks/exhaustive-deps
+  const shown = useMemo(() => columns(admin), [admin, lang])
   const set = (part: Partial<typeof search>) => { setSelected(new Set()); void go({ search: (old) => ({ ...old, ...part }), replace: true }) }
   const find = useDebouncedCallback((q: string) => set({ q: q || undefined } as Partial<typeof search>), 200)
   const status = search.status ?? 'live'
@@ -72,7 +77,7 @@ export function SessionsPage() {
           onChange={(e) => { setText(e.currentTarget.value); find(e.currentTarget.value) }} />
       </div>
       <div className="panel">
-        <DataTable label={t('nav.sessions')} columns={columns(isAdmin(me))} total={paged.total} row={paged.row} rowKey={(s) => s.id} onRange={paged.onRange}
+        <DataTable label={t('nav.sessions')} columns={shown} total={paged.total} row={paged.row} rowKey={(s) => s.id} onRange={paged.onRange}
           error={paged.error} retry={paged.retry} order={search.order ?? '-created_at'} onOrder={(order) => set({ order })}
           onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })} selected={selected} onSelect={pick}
           bulk={<><span>{t('table.selected', { n: selected.size })}</span><Button size="compact-sm" onClick={() => setSelected(new Set())}>{t('do.clear')}</Button>
