@@ -20,9 +20,15 @@ document.documentElement.lang = currentLanguage()
 
 createRoot(document.getElementById('root')!).render(
   <StrictMode>
-    <MantineProvider theme={theme} defaultColorScheme="auto" getStyleNonce={nonce} colorSchemeManager={localStorageColorSchemeManager({ key: 'berth.theme' })}>
+    <MantineProvider
+      theme={theme}
+      defaultColorScheme="auto"
+      getStyleNonce={nonce}
+      colorSchemeManager={localStorageColorSchemeManager({ key: 'berth.theme' })}>
       <QueryClientProvider client={newClient()}>
-        <Gate><RouterProvider router={router} /></Gate>
+        <Gate>
+          <RouterProvider router={router} />
+        </Gate>
       </QueryClientProvider>
     </MantineProvider>
   </StrictMode>,

@@ -36,9 +36,24 @@ export function touched(event: string): string[] {
 }
 
 const names = [
-  'session_enqueued', 'session_scheduled', 'session_preparing', 'session_started', 'session_cancelled', 'session_terminating',
-  'session_terminated', 'session_success', 'session_failure', 'session_idle_warning', 'session_folder_withheld', 'kernel_pulling',
-  'kernel_out_of_memory', 'kernel_preparing', 'kernel_creating', 'kernel_started', 'kernel_terminating', 'kernel_terminated',
+  'session_enqueued',
+  'session_scheduled',
+  'session_preparing',
+  'session_started',
+  'session_cancelled',
+  'session_terminating',
+  'session_terminated',
+  'session_success',
+  'session_failure',
+  'session_idle_warning',
+  'session_folder_withheld',
+  'kernel_pulling',
+  'kernel_out_of_memory',
+  'kernel_preparing',
+  'kernel_creating',
+  'kernel_started',
+  'kernel_terminating',
+  'kernel_terminated',
 ]
 
 /** How long changes are gathered before queries look again. */
@@ -54,7 +69,11 @@ export interface Happened {
 }
 
 /** Follows changes until the returned function is called. */
-export function follow(client: QueryClient, onEvent: (h: Happened) => void, open: (url: string) => EventSource = (u) => new EventSource(u)) {
+export function follow(
+  client: QueryClient,
+  onEvent: (h: Happened) => void,
+  open: (url: string) => EventSource = (u) => new EventSource(u),
+) {
   let source: EventSource | undefined
   let tries = 0
   let timer: ReturnType<typeof setTimeout> | undefined

@@ -30,7 +30,8 @@ export function relative(s: string | null | undefined, now: number): string {
   if (at === null) return '–'
   const d = now - at
   if (Math.abs(d) < 5000) return t('time.now')
-  const coarse = (x: number) => span(x >= 60000 ? Math.floor(x / 60000) * 60000 : x).replace(/ (\d+ ?(?:min|분))$/, (m) => (x > 36e5 * 6 ? '' : m))
+  const coarse = (x: number) =>
+    span(x >= 60000 ? Math.floor(x / 60000) * 60000 : x).replace(/ (\d+ ?(?:min|분))$/, (m) => (x > 36e5 * 6 ? '' : m))
   return d > 0 ? t('time.ago', { t: coarse(d) }) : t('time.in', { t: coarse(-d) })
 }
 
@@ -46,8 +47,12 @@ export function clock(s: string | null | undefined): string {
   if (at === null) return '–'
   const d = new Date(at)
   const today = new Date().toDateString() === d.toDateString()
-  return d.toLocaleString(locale(), today ? { hour: '2-digit', minute: '2-digit', second: '2-digit' }
-    : { month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit' })
+  return d.toLocaleString(
+    locale(),
+    today
+      ? { hour: '2-digit', minute: '2-digit', second: '2-digit' }
+      : { month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit' },
+  )
 }
 
 /** The present, once in so many milliseconds. */
@@ -56,7 +61,10 @@ export function useNow(every = 10_000): number {
   return useSyncExternalStore(clock.follow, clock.now)
 }
 
-interface Clock { follow: (l: () => void) => () => void; now: () => number }
+interface Clock {
+  follow: (l: () => void) => () => void
+  now: () => number
+}
 const clocks = new Map<number, Clock>()
 
 // All that show times share a clock: a long table would have hundreds of timers.
@@ -71,7 +79,10 @@ function clockOf(every: number): Clock {
     follow: (l) => {
       if (listeners.size === 0) {
         now = Date.now()
-        timer = setInterval(() => { now = Date.now(); for (const each of listeners) each() }, every)
+        timer = setInterval(() => {
+          now = Date.now()
+          for (const each of listeners) each()
+        }, every)
       }
       listeners.add(l)
       return () => {
