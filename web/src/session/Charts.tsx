@@ -53,7 +53,14 @@ export default function Chart({
             y: { range: (_u, _min, max) => [0, Math.max(limit ?? 0, max ?? 0) * 1.08 || 1] },
           },
           axes: [
-            { ...axis, size: 20, space: 70, grid: { show: false }, values: (_u, at) => at.map((s) => hours.format(s * 1000)) },
+            {
+              ...axis,
+              size: 20,
+              space: 70,
+              incrs: [60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400],
+              grid: { show: false },
+              values: (_u, at) => at.map((s) => hours.format(s * 1000)),
+            },
             { ...axis, size: 58, splits: (_u, _i, _min, max) => [0, limit ?? max / 1.08], values: (_u, v) => v.map((x) => format(x)) },
           ],
           series: [

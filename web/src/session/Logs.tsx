@@ -74,7 +74,6 @@ export function Logs({ session, live, kernels }: { session: string; live: boolea
     const el = box.current
     if (el && following && !find) el.scrollTop = el.scrollHeight
   }, [text, following, find])
-  const href = `/func/session/${session}/logs${kernel ? `?kernel_id=${kernel}` : ''}`
   const save = () => {
     // The answer without the header would be JSON; what was read is the text itself.
     const a = document.createElement('a')
@@ -83,7 +82,6 @@ export function Logs({ session, live, kernels }: { session: string; live: boolea
     a.click()
     URL.revokeObjectURL(a.href)
   }
-  void href
   return (
     <div>
       <div className="row wrap" style={{ padding: '8px 12px', borderBottom: '1px solid var(--b-line)' }}>

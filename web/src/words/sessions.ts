@@ -127,7 +127,7 @@ export const sessions = {
   'new.now': ['Starts now', '바로 시작됩니다'],
   'new.now.on': ['Starts now on {where}', '{where}에서 바로 시작됩니다'],
   'new.waits': ['Would wait: {msg}', '대기하게 됩니다: {msg}'],
-  'new.remedy': ['It starts now if you {r}.', '지금 시작하려면: {r}'],
+  'new.remedy': ['What would help: {r}.', '도움이 되는 방법: {r}'],
   'new.start': ['Start session', '세션 시작'],
   'new.bad.name': [
     'A name has 4 to 64 letters, digits, "-", "_" and ".", and begins and ends with a letter or digit.',
