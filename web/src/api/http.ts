@@ -41,6 +41,11 @@ export function onExpired(l: Listener): () => void {
   return () => expired.delete(l)
 }
 
+/** Says that nobody is logged in any more. */
+export function expire() {
+  for (const l of expired) l()
+}
+
 interface Options {
   method?: string
   body?: unknown
@@ -104,7 +109,7 @@ async function send(path: string, o: Options): Promise<Response> {
   }
   if (!r.ok) {
     const p = await problemOf(r)
-    if (r.status === 401 && !o.anonymous) for (const l of expired) l()
+    if (r.status === 401 && !o.anonymous) expire()
     throw p
   }
   return r

@@ -1,5 +1,6 @@
 import type { QueryClient } from '@tanstack/react-query'
 import { useSyncExternalStore } from 'react'
+import { expire, server } from './http'
 
 // One stream of changes for the whole tab. It does not carry state: it says which queries have to look again. A lost event costs a
 // delay, because whoever comes back looks at everything.
@@ -68,6 +69,13 @@ export interface Happened {
   detail: string
 }
 
+/** A stream that breaks does not say why: the cluster is away, or the login has ended. */
+async function probe(): Promise<boolean> {
+  const state = await server<{ authenticated: boolean }>('/login-check')
+  if (!state.authenticated) expire()
+  return true
+}
+
 /** Follows changes until the returned function is called. */
 export function follow(
   client: QueryClient,
@@ -99,7 +107,10 @@ export function follow(
     }
     source.onerror = () => {
       source?.close()
-      tell(false)
+      probe().then(
+        () => stopped || tell(true),
+        () => stopped || tell(false),
+      )
       timer = setTimeout(start, again[Math.min(tries, again.length - 1)])
       tries++
     }
