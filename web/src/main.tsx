@@ -22,9 +22,15 @@ reloadWhenReplaced()
 
 createRoot(document.getElementById('root')!).render(
   <StrictMode>
-    <MantineProvider theme={theme} defaultColorScheme="auto" getStyleNonce={nonce} colorSchemeManager={localStorageColorSchemeManager({ key: 'berth.theme' })}>
+    <MantineProvider
+      theme={theme}
+      defaultColorScheme="auto"
+      getStyleNonce={nonce}
+      colorSchemeManager={localStorageColorSchemeManager({ key: 'berth.theme' })}>
       <QueryClientProvider client={newClient()}>
-        <Gate><RouterProvider router={router} /></Gate>
+        <Gate>
+          <RouterProvider router={router} />
+        </Gate>
       </QueryClientProvider>
     </MantineProvider>
   </StrictMode>,

@@ -50,7 +50,11 @@ try {
   await at('new-session', async () => {
     await page.getByRole('link', { name: 'Sessions', exact: true }).first().click()
     await page.getByRole('button', { name: 'New session' }).first().click()
-    await page.getByRole('radiogroup', { name: 'Image' }).getByRole('radio', { name: new RegExp(`^(Py )?${image}\\b`) }).first().click()
+    await page
+      .getByRole('radiogroup', { name: 'Image' })
+      .getByRole('radio', { name: new RegExp(`^(Py )?${image}\\b`) })
+      .first()
+      .click()
     await page.getByRole('radio', { name: /^small/ }).click()
     await page.fill('input[name=session-name]', name)
     await page.getByText(/Starts now|Would wait/).waitFor()
@@ -80,7 +84,11 @@ try {
   const job = `${name}-job`
   await at('batch', async () => {
     await page.goto(`${web}/sessions/new`)
-    await page.getByRole('radiogroup', { name: 'Image' }).getByRole('radio', { name: new RegExp(`^(Py )?${image}\\b`) }).first().click()
+    await page
+      .getByRole('radiogroup', { name: 'Image' })
+      .getByRole('radio', { name: new RegExp(`^(Py )?${image}\\b`) })
+      .first()
+      .click()
     await page.getByRole('radio', { name: /^small/ }).click()
     await page.fill('input[name=session-name]', job)
     await page.getByRole('radio', { name: /^Batch/ }).click()

@@ -5,8 +5,14 @@ afterEach(cleanup)
 
 // What jsdom lacks.
 window.matchMedia ??= ((query: string) => ({
-  matches: false, media: query, onchange: null, addListener: vi.fn(), removeListener: vi.fn(),
-  addEventListener: vi.fn(), removeEventListener: vi.fn(), dispatchEvent: vi.fn(),
+  matches: false,
+  media: query,
+  onchange: null,
+  addListener: vi.fn(),
+  removeListener: vi.fn(),
+  addEventListener: vi.fn(),
+  removeEventListener: vi.fn(),
+  dispatchEvent: vi.fn(),
 })) as unknown as typeof window.matchMedia
 globalThis.ResizeObserver ??= class {
   observe() {}

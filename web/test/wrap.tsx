@@ -7,23 +7,34 @@ import { vi } from 'vitest'
 /** Renders a part with what it needs around it. */
 export function show(node: ReactNode) {
   const client = new QueryClient({ defaultOptions: { queries: { retry: false } } })
-  const inside = (n: ReactNode) => <MantineProvider env="test"><QueryClientProvider client={client}>{n}</QueryClientProvider></MantineProvider>
+  const inside = (n: ReactNode) => (
+    <MantineProvider env="test">
+      <QueryClientProvider client={client}>{n}</QueryClientProvider>
+    </MantineProvider>
+  )
   const shown = render(inside(node))
   return { ...shown, client, again: (n: ReactNode) => shown.rerender(inside(n)) }
 }
 
-export interface Asked { url: string; method: string; body: unknown }
+export interface Asked {
+  url: string
+  method: string
+  body: unknown
+}
 
 /** Answers what is fetched; the answer may be a body, or a status with a body. */
 export function answering(answer: (a: Asked) => unknown) {
   const asked: Asked[] = []
-  vi.stubGlobal('fetch', vi.fn(async (url: string, o: RequestInit = {}) => {
-    const a = { url, method: o.method ?? 'GET', body: typeof o.body === 'string' ? JSON.parse(o.body) as unknown : undefined }
-    asked.push(a)
-    const r = answer(a)
-    if (r instanceof Response) return r
-    return new Response(r === undefined ? '' : JSON.stringify(r), { status: 200, headers: { 'Content-Type': 'application/json' } })
-  }))
+  vi.stubGlobal(
+    'fetch',
+    vi.fn(async (url: string, o: RequestInit = {}) => {
+      const a = { url, method: o.method ?? 'GET', body: typeof o.body === 'string' ? (JSON.parse(o.body) as unknown) : undefined }
+      asked.push(a)
+      const r = answer(a)
+      if (r instanceof Response) return r
+      return new Response(r === undefined ? '' : JSON.stringify(r), { status: 200, headers: { 'Content-Type': 'application/json' } })
+    }),
+  )
   return asked
 }
 

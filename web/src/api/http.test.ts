@@ -5,23 +5,39 @@ import { func, gql, mutate, onExpired, parsed, Problem, quoted } from './http'
 afterEach(() => vi.unstubAllGlobals())
 
 test('a problem of the cluster keeps what happened, what to do next and the request', async () => {
-  answering(() => refusing(400, { type: 'https://api.backend.ai/probs/session-already-exists', title: 'Exists', msg: 'it exists already; choose another name',
-    next: 'choose another name', request_id: 'abc' }))
+  answering(() =>
+    refusing(400, {
+      type: 'https://api.backend.ai/probs/session-already-exists',
+      title: 'Exists',
+      msg: 'it exists already; choose another name',
+      next: 'choose another name',
+      request_id: 'abc',
+    }),
+  )
   const p = await func('/session').catch((e: unknown) => e)
   expect(p).toBeInstanceOf(Problem)
   const problem = p as Problem
-  expect([problem.slug, problem.what, problem.next, problem.requestId, problem.passing]).toEqual(['session-already-exists', 'it exists already', 'choose another name', 'abc', false])
+  expect([problem.slug, problem.what, problem.next, problem.requestId, problem.passing]).toEqual([
+    'session-already-exists',
+    'it exists already',
+    'choose another name',
+    'abc',
+    false,
+  ])
 })
 
 test('an answer that is no problem document is a problem all the same', async () => {
   answering(() => new Response('<html>bad gateway</html>', { status: 502 }))
-  const p = await func('/session').catch((e: unknown) => e) as Problem
+  const p = (await func('/session').catch((e: unknown) => e)) as Problem
   expect([p.status, p.passing]).toEqual([502, true])
 })
 
 test('a cluster that does not answer is told apart from a refusal', async () => {
-  vi.stubGlobal('fetch', vi.fn(() => Promise.reject(new TypeError('network'))))
-  const p = await func('/x').catch((e: unknown) => e) as Problem
+  vi.stubGlobal(
+    'fetch',
+    vi.fn(() => Promise.reject(new TypeError('network'))),
+  )
+  const p = (await func('/x').catch((e: unknown) => e)) as Problem
   expect([p.status, p.passing]).toEqual([0, true])
 })
 

@@ -41,6 +41,11 @@ export function onExpired(l: Listener): () => void {
   return () => expired.delete(l)
 }
 
+/** Says that nobody is logged in any more. */
+export function expire() {
+  for (const l of expired) l()
+}
+
 interface Options {
   method?: string
   body?: unknown
@@ -67,8 +72,15 @@ export async function problemOf(r: Response): Promise<Problem> {
     // A proxy in front answers without a problem document.
   }
   const text = (k: string) => (typeof p[k] === 'string' ? (p[k] as string) : '')
-  return new Problem(r.status, text('type'), text('title') || `HTTP ${r.status}`, text('msg') || text('details'), text('next'),
-    text('request_id') || (r.headers.get('X-BackendAI-Request-ID') ?? ''), p['data'])
+  return new Problem(
+    r.status,
+    text('type'),
+    text('title') || `HTTP ${r.status}`,
+    text('msg') || text('details'),
+    text('next'),
+    text('request_id') || (r.headers.get('X-BackendAI-Request-ID') ?? ''),
+    p['data'],
+  )
 }
 
 async function send(path: string, o: Options): Promise<Response> {
@@ -78,17 +90,26 @@ async function send(path: string, o: Options): Promise<Response> {
   let r: Response
   try {
     r = await fetch(address(path, o.query), {
-      method: o.method ?? (o.body === undefined ? 'GET' : 'POST'), headers, credentials: 'same-origin', signal: o.signal ?? null,
+      method: o.method ?? (o.body === undefined ? 'GET' : 'POST'),
+      headers,
+      credentials: 'same-origin',
+      signal: o.signal ?? null,
       body: o.body === undefined ? null : JSON.stringify(o.body),
     })
   } catch (err) {
     if (o.signal?.aborted) throw err
-    throw new Problem(0, 'unreachable', 'The cluster does not answer.', 'The cluster does not answer.',
-      'Check the network; the page tries again by itself.', '')
+    throw new Problem(
+      0,
+      'unreachable',
+      'The cluster does not answer.',
+      'The cluster does not answer.',
+      'Check the network; the page tries again by itself.',
+      '',
+    )
   }
   if (!r.ok) {
     const p = await problemOf(r)
-    if (r.status === 401 && !o.anonymous) for (const l of expired) l()
+    if (r.status === 401 && !o.anonymous) expire()
     throw p
   }
   return r
@@ -139,8 +160,14 @@ export async function gql<T>(query: string, variables: Record<string, unknown> =
   const a = await decode<GraphAnswer<T>>(r)
   const bad = a.errors?.[0]
   if (bad || !a.data) {
-    throw new Problem(400, bad?.extensions?.type ?? 'graphql', bad?.message ?? 'No answer.', bad?.message ?? '', bad?.extensions?.next ?? '',
-      r.headers.get('X-BackendAI-Request-ID') ?? '')
+    throw new Problem(
+      400,
+      bad?.extensions?.type ?? 'graphql',
+      bad?.message ?? 'No answer.',
+      bad?.message ?? '',
+      bad?.extensions?.next ?? '',
+      r.headers.get('X-BackendAI-Request-ID') ?? '',
+    )
   }
   return a.data
 }

@@ -8,13 +8,24 @@ class Source {
   onerror: (() => void) | null = null
   closed = false
   listeners = new Map<string, (e: unknown) => void>()
-  constructor() { Source.all.push(this) }
-  addEventListener(name: string, l: (e: unknown) => void) { this.listeners.set(name, l) }
-  close() { this.closed = true }
-  say(name: string, data: unknown) { this.listeners.get(name)?.({ data: JSON.stringify(data) }) }
+  constructor() {
+    Source.all.push(this)
+  }
+  addEventListener(name: string, l: (e: unknown) => void) {
+    this.listeners.set(name, l)
+  }
+  close() {
+    this.closed = true
+  }
+  say(name: string, data: unknown) {
+    this.listeners.get(name)?.({ data: JSON.stringify(data) })
+  }
 }
 
-beforeEach(() => { vi.useFakeTimers(); Source.all = [] })
+beforeEach(() => {
+  vi.useFakeTimers()
+  Source.all = []
+})
 afterEach(() => vi.useRealTimers())
 
 test('an event has the queries of its noun look again, once for many', () => {
@@ -34,7 +45,11 @@ test('an event has the queries of its noun look again, once for many', () => {
 test('a stream that breaks is opened again, and everything is looked at', () => {
   const client = new QueryClient()
   const looked = vi.spyOn(client, 'invalidateQueries').mockResolvedValue()
-  const stop = follow(client, () => {}, () => new Source() as unknown as EventSource)
+  const stop = follow(
+    client,
+    () => {},
+    () => new Source() as unknown as EventSource,
+  )
   Source.all[0]!.onerror?.()
   expect(Source.all).toHaveLength(1)
   vi.advanceTimersByTime(600)

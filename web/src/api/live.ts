@@ -1,5 +1,6 @@
 import type { QueryClient } from '@tanstack/react-query'
 import { useSyncExternalStore } from 'react'
+import { expire, server } from './http'
 
 // One stream of changes for the whole tab. It does not carry state: it says which queries have to look again. A lost event costs a
 // delay, because whoever comes back looks at everything.
@@ -36,9 +37,24 @@ export function touched(event: string): string[] {
 }
 
 const names = [
-  'session_enqueued', 'session_scheduled', 'session_preparing', 'session_started', 'session_cancelled', 'session_terminating',
-  'session_terminated', 'session_success', 'session_failure', 'session_idle_warning', 'session_folder_withheld', 'kernel_pulling',
-  'kernel_out_of_memory', 'kernel_preparing', 'kernel_creating', 'kernel_started', 'kernel_terminating', 'kernel_terminated',
+  'session_enqueued',
+  'session_scheduled',
+  'session_preparing',
+  'session_started',
+  'session_cancelled',
+  'session_terminating',
+  'session_terminated',
+  'session_success',
+  'session_failure',
+  'session_idle_warning',
+  'session_folder_withheld',
+  'kernel_pulling',
+  'kernel_out_of_memory',
+  'kernel_preparing',
+  'kernel_creating',
+  'kernel_started',
+  'kernel_terminating',
+  'kernel_terminated',
 ]
 
 /** How long changes are gathered before queries look again. */
@@ -53,8 +69,19 @@ export interface Happened {
   detail: string
 }
 
+/** A stream that breaks does not say why: the cluster is away, or the login has ended. */
+async function probe(): Promise<boolean> {
+  const state = await server<{ authenticated: boolean }>('/login-check')
+  if (!state.authenticated) expire()
+  return true
+}
+
 /** Follows changes until the returned function is called. */
-export function follow(client: QueryClient, onEvent: (h: Happened) => void, open: (url: string) => EventSource = (u) => new EventSource(u)) {
+export function follow(
+  client: QueryClient,
+  onEvent: (h: Happened) => void,
+  open: (url: string) => EventSource = (u) => new EventSource(u),
+) {
   let source: EventSource | undefined
   let tries = 0
   let timer: ReturnType<typeof setTimeout> | undefined
@@ -80,7 +107,10 @@ export function follow(client: QueryClient, onEvent: (h: Happened) => void, open
     }
     source.onerror = () => {
       source?.close()
-      tell(false)
+      probe().then(
+        () => stopped || tell(true),
+        () => stopped || tell(false),
+      )
       timer = setTimeout(start, again[Math.min(tries, again.length - 1)])
       tries++
     }

@@ -6,16 +6,36 @@ import { Problem } from '@/api/http'
 import { t } from '@/words'
 import { enterApp } from './queries'
 
-const titles: Record<string, string> = { jupyter: 'Jupyter', jupyterlab: 'JupyterLab', ttyd: 'Terminal', tensorboard: 'TensorBoard', vscode: 'VS Code', rstudio: 'RStudio',
-  mlflow: 'MLflow', nniboard: 'NNI' }
+const titles: Record<string, string> = {
+  jupyter: 'Jupyter',
+  jupyterlab: 'JupyterLab',
+  ttyd: 'Terminal',
+  tensorboard: 'TensorBoard',
+  vscode: 'VS Code',
+  rstudio: 'RStudio',
+  mlflow: 'MLflow',
+  nniboard: 'NNI',
+}
 
 export function appTitle(name: string): string {
   return titles[name] ?? name
 }
 
 /** Opens an app in a tab of its own. What goes wrong is said here, never in an empty tab. */
-export function AppButton({ session, app, main, size = 'compact-sm', detail, missing }: {
-  session: string; app: string; main?: boolean; size?: string; detail?: string | undefined; missing?: boolean
+export function AppButton({
+  session,
+  app,
+  main,
+  size = 'compact-sm',
+  detail,
+  missing,
+}: {
+  session: string
+  app: string
+  main?: boolean
+  size?: string
+  detail?: string | undefined
+  missing?: boolean
 }) {
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState<unknown>(null)
@@ -30,7 +50,8 @@ export function AppButton({ session, app, main, size = 'compact-sm', detail, mis
       if (tab) {
         tab.opener = null
         tab.location.replace(url)
-      } else toast(t('app.blocked', { app: appTitle(app) }), { label: t('do.open'), run: () => window.open(url, '_blank', 'noopener') }, 20_000)
+      } else
+        toast(t('app.blocked', { app: appTitle(app) }), { label: t('do.open'), run: () => window.open(url, '_blank', 'noopener') }, 20_000)
     } catch (err) {
       tab?.close()
       setError(err)
@@ -39,13 +60,34 @@ export function AppButton({ session, app, main, size = 'compact-sm', detail, mis
     }
   }
   const button = (
-    <Button size={size} variant={main ? 'filled' : 'default'} loading={busy} disabled={!!missing} onClick={(e) => { e.stopPropagation(); void open() }}
-      rightSection={<Icon name="open" size={12} />} aria-label={busy ? t('app.opening', { app: appTitle(app) }) : t('app.open', { app: appTitle(app) })}>{appTitle(app)}</Button>
+    <Button
+      size={size}
+      variant={main ? 'filled' : 'default'}
+      loading={busy}
+      disabled={!!missing}
+      onClick={(e) => {
+        e.stopPropagation()
+        void open()
+      }}
+      rightSection={<Icon name="open" size={12} />}
+      aria-label={busy ? t('app.opening', { app: appTitle(app) }) : t('app.open', { app: appTitle(app) })}>
+      {appTitle(app)}
+    </Button>
   )
   return (
     <>
-      {detail ? <Tooltip label={detail} multiline maw={320}><span tabIndex={missing ? 0 : -1}>{button}</span></Tooltip> : button}
-      {error !== null && <div style={{ flexBasis: '100%' }}><ErrorState error={error} what={error instanceof Problem ? t('app.failed', { app: appTitle(app) }) : ''} /></div>}
+      {detail ? (
+        <Tooltip label={detail} multiline maw={320}>
+          <span tabIndex={missing ? 0 : -1}>{button}</span>
+        </Tooltip>
+      ) : (
+        button
+      )}
+      {error !== null && (
+        <div style={{ flexBasis: '100%' }}>
+          <ErrorState error={error} what={error instanceof Problem ? t('app.failed', { app: appTitle(app) }) : ''} />
+        </div>
+      )}
     </>
   )
 }

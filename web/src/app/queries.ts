@@ -10,9 +10,12 @@ export interface App {
   origin?: string
 }
 
-export const appsQuery = (session: string) => queryOptions({
-  queryKey: ['session', 'apps', session], queryFn: () => func<App[]>(`/stream/session/${session}/apps`), refetchInterval: 15_000,
-})
+export const appsQuery = (session: string) =>
+  queryOptions({
+    queryKey: ['session', 'apps', session],
+    queryFn: () => func<App[]>(`/stream/session/${session}/apps`),
+    refetchInterval: 15_000,
+  })
 
 export interface Circuit {
   id: string
@@ -25,12 +28,15 @@ export interface Circuit {
   shared_users: string[]
 }
 
-export const circuitsQuery = (session: string) => queryOptions({
-  queryKey: ['session', 'circuits', session], queryFn: () => func<Circuit[]>('/apps/circuits', { query: { session } }),
-})
+export const circuitsQuery = (session: string) =>
+  queryOptions({
+    queryKey: ['session', 'circuits', session],
+    queryFn: () => func<Circuit[]>('/apps/circuits', { query: { session } }),
+  })
 
 export const closeCircuit = (id: string) => func<null>(`/apps/circuits/${id}`, { method: 'DELETE' })
-export const changeCircuit = (id: string, body: { public?: boolean; shared_users?: string[] }) => func<Circuit>(`/apps/circuits/${id}`, { method: 'PATCH', body })
+export const changeCircuit = (id: string, body: { public?: boolean; shared_users?: string[] }) =>
+  func<Circuit>(`/apps/circuits/${id}`, { method: 'PATCH', body })
 
 /**
  * Starts an app and answers the address that lets this browser in, once.

@@ -1,9 +1,10 @@
 import { Checkbox } from '@mantine/core'
 import { useVirtualizer } from '@tanstack/react-virtual'
-import { useEffect, useMemo, useRef, useState, type ReactNode } from 'react'
+import { useRouter } from '@tanstack/react-router'
+import { memo, useEffect, useMemo, useRef, useState, type ReactNode } from 'react'
 import { t } from '@/words'
 import { Icon } from './icons'
-import { Bone, ErrorState } from './parts'
+import { Bone, ErrorState, useLatest } from './parts'
 
 export interface Column<T> {
   id: string
@@ -49,8 +50,13 @@ export function DataTable<T>(p: Props<T>) {
   const [cursor, setCursor] = useState(-1)
   const anchor = useRef(-1)
   const count = p.total ?? 0
-  const v = useVirtualizer({ count, getScrollElement: () => scroll.current, estimateSize: () => height, overscan: 12,
-    initialRect: { width: 1000, height: 600 } })
+  const v = useVirtualizer({
+    count,
+    getScrollElement: () => scroll.current,
+    estimateSize: () => height,
+    overscan: 12,
+    initialRect: { width: 1000, height: 600 },
+  })
   const items = v.getVirtualItems()
   const first = items[0]?.index ?? 0
   const last = items[items.length - 1]?.index ?? 0
@@ -82,15 +88,44 @@ export function DataTable<T>(p: Props<T>) {
     if ((e.target as HTMLElement).closest('input:not([type="checkbox"]), textarea') || e.metaKey || e.ctrlKey || e.altKey) return
     const at = cursor >= 0 ? p.row(cursor) : undefined
     const did = () => e.preventDefault()
-    if (e.key === 'j' || e.key === 'ArrowDown') { did(); move(cursor + 1) }
-    else if (e.key === 'k' || e.key === 'ArrowUp') { did(); move(cursor - 1) }
-    else if (e.key === 'Home') { did(); move(0) }
-    else if (e.key === 'End') { did(); move(count - 1) }
-    else if (e.key === 'x' && cursor >= 0) { did(); select(cursor, false) }
-    else if (e.key === 'X' && cursor >= 0) { did(); select(cursor, true) }
-    else if (e.key === 'Enter' && at && e.target === e.currentTarget) { did(); p.onOpen?.(at) }
-    else if (e.key === 'Escape' && p.selected?.size) { did(); p.onSelect?.(new Set()) }
+    if (e.key === 'j' || e.key === 'ArrowDown') {
+      did()
+      move(cursor + 1)
+    } else if (e.key === 'k' || e.key === 'ArrowUp') {
+      did()
+      move(cursor - 1)
+    } else if (e.key === 'Home') {
+      did()
+      move(0)
+    } else if (e.key === 'End') {
+      did()
+      move(count - 1)
+    } else if (e.key === 'x' && cursor >= 0) {
+      did()
+      select(cursor, false)
+    } else if (e.key === 'X' && cursor >= 0) {
+      did()
+      select(cursor, true)
+    } else if (e.key === 'Enter' && at && e.target === e.currentTarget) {
+      did()
+      p.onOpen?.(at)
+    } else if (e.key === 'Escape' && p.selected?.size) {
+      did()
+      p.onSelect?.(new Set())
+    }
   }
+  // Rows are drawn anew only when something of theirs changes: what they call does not.
+  const act = useRef<Acts>({ select: () => {}, open: () => {} })
+  const latest = useLatest({
+    select,
+    open: (index: number) => {
+      setCursor(index)
+      const r = p.row(index)
+      if (r) p.onOpen?.(r)
+    },
+  })
+  if (!act.current.bound)
+    act.current = { bound: true, select: (i, range) => latest.current.select(i, range), open: (i) => latest.current.open(i) }
   const template = (p.onSelect ? '40px ' : '') + columns.map((c) => c.width).join(' ')
   // Every row is a grid of its own: the table is at least as wide as the smallest columns together.
   const least = columns.reduce((n, c) => n + Number(/(\d+)px/.exec(c.width)?.[1] ?? 80), p.onSelect ? 40 : 0)
@@ -104,25 +139,46 @@ export function DataTable<T>(p: Props<T>) {
   }, [first, last, count, p])
   const allOn = loaded.length > 0 && loaded.every((r) => p.selected?.has(p.rowKey(r)))
 
-  if (p.error && p.total === undefined) return <div style={{ padding: 16 }}><ErrorState error={p.error} {...(p.retry ? { retry: p.retry } : {})} /></div>
+  if (p.error && p.total === undefined)
+    return (
+      <div style={{ padding: 16 }}>
+        <ErrorState error={p.error} {...(p.retry ? { retry: p.retry } : {})} />
+      </div>
+    )
   if (p.total === 0) return <>{p.empty}</>
   return (
     <div className="dtable">
       <div className="scroll" ref={scroll} tabIndex={0} onKeyDown={onKey} role="region" aria-label={p.label}>
         <div role="table" aria-rowcount={count} aria-label={p.label} style={{ minWidth: least }}>
           <div className="tr head" role="row" style={{ gridTemplateColumns: template }}>
-            {p.onSelect && <div className="td" role="columnheader"><Checkbox size="xs" aria-label={t('table.all')} checked={allOn}
-              indeterminate={!allOn && !!p.selected?.size} onChange={() => p.onSelect?.(allOn || p.selected?.size ? new Set() : new Set(loaded.map(p.rowKey)))} /></div>}
+            {p.onSelect && (
+              <div className="td" role="columnheader">
+                <Checkbox
+                  size="xs"
+                  aria-label={t('table.all')}
+                  checked={allOn}
+                  indeterminate={!allOn && !!p.selected?.size}
+                  onChange={() => p.onSelect?.(allOn || p.selected?.size ? new Set() : new Set(loaded.map(p.rowKey)))}
+                />
+              </div>
+            )}
             {columns.map((c) => {
               const by = p.order?.replace(/^[-+]/, '') === c.sort
               const down = p.order?.startsWith('-')
               return (
-                <div key={c.id} className={`td${c.num ? ' num' : ''}`} role="columnheader" aria-sort={by && c.sort ? (down ? 'descending' : 'ascending') : undefined}>
+                <div
+                  key={c.id}
+                  className={`td${c.num ? ' num' : ''}`}
+                  role="columnheader"
+                  aria-sort={by && c.sort ? (down ? 'descending' : 'ascending') : undefined}>
                   {c.sort && p.onOrder ? (
                     <button type="button" onClick={() => p.onOrder?.(by && !down ? `-${c.sort}` : c.sort!)}>
-                      {c.title}{by && <Icon name={down ? 'down' : 'up'} size={10} />}
+                      {c.title}
+                      {by && <Icon name={down ? 'down' : 'up'} size={10} />}
                     </button>
-                  ) : c.title}
+                  ) : (
+                    c.title
+                  )}
                 </div>
               )
             })}
@@ -132,7 +188,11 @@ export function DataTable<T>(p: Props<T>) {
               {Array.from({ length: 8 }, (_, i) => (
                 <div key={i} className="tr" role="presentation" style={{ gridTemplateColumns: template }}>
                   {p.onSelect && <div className="td" />}
-                  {columns.map((c, j) => <div key={c.id} className="td"><Bone w={`${80 - ((i + j) * 13) % 40}%`} h={12} /></div>)}
+                  {columns.map((c, j) => (
+                    <div key={c.id} className="td">
+                      <Bone w={`${80 - (((i + j) * 13) % 40)}%`} h={12} />
+                    </div>
+                  ))}
                 </div>
               ))}
             </div>
@@ -141,32 +201,119 @@ export function DataTable<T>(p: Props<T>) {
               {items.map((item) => {
                 const r = p.row(item.index)
                 const key = r ? p.rowKey(r) : `row-${item.index}`
-                const on = !!r && !!p.selected?.has(key)
                 return (
-                  <div key={key} role="row" aria-rowindex={item.index + 1} aria-selected={p.onSelect ? on : undefined}
-                    className={`tr${item.index === cursor ? ' cur' : ''}${on ? ' sel' : ''}`}
-                    style={{ gridTemplateColumns: template, transform: `translateY(${item.start}px)`, cursor: p.onOpen ? 'pointer' : undefined }}
-                    onClick={(e) => {
-                      if ((e.target as HTMLElement).closest('a,button,input,label') || !r || window.getSelection()?.toString()) return
-                      setCursor(item.index)
-                      if (e.shiftKey && p.onSelect) select(item.index, true)
-                      else p.onOpen?.(r)
-                    }}>
-                    {p.onSelect && <div className="td" role="cell">{r && <Checkbox size="xs" aria-label={t('table.one')} checked={on}
-                      onChange={(e) => select(item.index, (e.nativeEvent as MouseEvent).shiftKey)} />}</div>}
-                    {columns.map((c) => (
-                      <Cell key={c.id} num={!!c.num} text={r && c.glow ? c.glow(r) : undefined}>{r ? c.cell(r) : <Bone w="60%" h={12} />}</Cell>
-                    ))}
-                  </div>
+                  <Row
+                    key={key}
+                    row={r}
+                    index={item.index}
+                    start={item.start}
+                    template={template}
+                    columns={columns as Column<unknown>[]}
+                    cur={item.index === cursor}
+                    on={!!r && !!p.selected?.has(key)}
+                    selects={!!p.onSelect}
+                    opens={!!p.onOpen}
+                    act={act.current}
+                  />
                 )
               })}
             </div>
           )}
         </div>
       </div>
-      {(p.foot || p.total !== undefined) && <div className="foot"><span>{t('table.total', { n: count.toLocaleString() })}</span>{p.foot}</div>}
-      {p.bulk && !!p.selected?.size && <div className="bulk" role="toolbar" aria-label={t('table.bulk')}>{p.bulk}</div>}
+      {(p.foot || p.total !== undefined) && (
+        <div className="foot">
+          <span>{t('table.total', { n: count.toLocaleString() })}</span>
+          {p.foot}
+        </div>
+      )}
+      {p.bulk && !!p.selected?.size && (
+        <div className="bulk" role="toolbar" aria-label={t('table.bulk')}>
+          {p.bulk}
+        </div>
+      )}
     </div>
+  )
+}
+
+interface Acts {
+  bound?: boolean
+  select: (index: number, range: boolean) => void
+  open: (index: number) => void
+}
+
+const Row = memo(function Row({
+  row: r,
+  index,
+  start,
+  template,
+  columns,
+  cur,
+  on,
+  selects,
+  opens,
+  act,
+}: {
+  row: unknown
+  index: number
+  start: number
+  template: string
+  columns: Column<unknown>[]
+  cur: boolean
+  on: boolean
+  selects: boolean
+  opens: boolean
+  act: Acts
+}) {
+  return (
+    <div
+      role="row"
+      aria-rowindex={index + 1}
+      aria-selected={selects ? on : undefined}
+      className={`tr${cur ? ' cur' : ''}${on ? ' sel' : ''}`}
+      style={{ gridTemplateColumns: template, transform: `translateY(${start}px)`, cursor: opens ? 'pointer' : undefined }}
+      onClick={(e) => {
+        if ((e.target as HTMLElement).closest('a,button,input,label') || r === undefined || window.getSelection()?.toString()) return
+        if (e.shiftKey && selects) act.select(index, true)
+        else if (opens) act.open(index)
+      }}>
+      {selects && (
+        <div className="td" role="cell">
+          {r !== undefined && (
+            <input
+              type="checkbox"
+              className="pick"
+              aria-label={t('table.one')}
+              checked={on}
+              onChange={(e) => act.select(index, (e.nativeEvent as MouseEvent).shiftKey)}
+            />
+          )}
+        </div>
+      )}
+      {columns.map((c) => (
+        <Cell key={c.id} num={!!c.num} text={r !== undefined && c.glow ? c.glow(r) : undefined}>
+          {r !== undefined ? c.cell(r) : <Bone w="60%" h={12} />}
+        </Cell>
+      ))}
+    </div>
+  )
+})
+
+/** A link of a row. It is lighter than that of the router, of which a long table would have hundreds. */
+export function RowLink({ href, children, title }: { href: string; children: ReactNode; title?: string }) {
+  const router = useRouter()
+  return (
+    <a
+      href={href}
+      title={title}
+      className="rowlink"
+      onClick={(e) => {
+        if (e.defaultPrevented || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return
+        e.preventDefault()
+        router.history.push(href)
+      }}>
+      {children}
+    </a>
   )
 }
 
@@ -177,7 +324,11 @@ function Cell({ children, num, text }: { children: ReactNode; num: boolean; text
     if (before.current !== undefined && text !== undefined && before.current !== text) setTurn((n) => n + 1)
     before.current = text
   }, [text])
-  return <div key={turn} role="cell" className={`td${num ? ' num' : ''}${turn ? ' glow' : ''}`}>{children}</div>
+  return (
+    <div key={turn} role="cell" className={`td${num ? ' num' : ''}${turn ? ' glow' : ''}`}>
+      {children}
+    </div>
+  )
 }
 
 export function useNarrow(): boolean {

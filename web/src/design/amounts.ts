@@ -48,8 +48,10 @@ export function slotName(slot: string): string {
 
 /** All slots of a request in one line: "2 CPU · 4 GiB". */
 export function slotLine(slots: Record<string, string | number | null | undefined>): string {
-  return order(Object.keys(slots)).filter((s) => amount(slots[s]) !== 0)
-    .map((s) => (s === 'mem' ? bytes(slots[s]) : `${slotAmount(s, slots[s])} ${slotName(s)}`)).join(' · ')
+  return order(Object.keys(slots))
+    .filter((s) => amount(slots[s]) !== 0)
+    .map((s) => (s === 'mem' ? bytes(slots[s]) : `${slotAmount(s, slots[s])} ${slotName(s)}`))
+    .join(' · ')
 }
 
 /** Slots in the order in which people look at them. */

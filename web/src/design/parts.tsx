@@ -18,13 +18,25 @@ export function StateBadge({ status, result = '', plain = false }: { status: str
 }
 
 export function Ago({ at }: { at: string | null | undefined }) {
-  const now = useNow()
+  useNow()
   if (!at) return <span className="dim">–</span>
-  return <time dateTime={at} title={exact(at)}>{relative(at, now)}</time>
+  return (
+    <time dateTime={at} title={exact(at)}>
+      {relative(at, Date.now())}
+    </time>
+  )
 }
 
 export function KeyHint({ keys }: { keys: string }) {
-  return <>{keys.split(' ').map((k) => <kbd key={k} className="kbd">{k}</kbd>)}</>
+  return (
+    <>
+      {keys.split(' ').map((k) => (
+        <kbd key={k} className="kbd">
+          {k}
+        </kbd>
+      ))}
+    </>
+  )
 }
 
 async function toClipboard(text: string): Promise<boolean> {
@@ -45,8 +57,15 @@ export function Copy({ text, children, label }: { text: string; children?: React
     return () => clearTimeout(id)
   }, [done])
   return (
-    <button type="button" className="copy" title={text} aria-label={label ?? t('do.copy.what', { what: text })}
-      onClick={(e) => { e.stopPropagation(); void toClipboard(text).then(setDone) }}>
+    <button
+      type="button"
+      className="copy"
+      title={text}
+      aria-label={label ?? t('do.copy.what', { what: text })}
+      onClick={(e) => {
+        e.stopPropagation()
+        void toClipboard(text).then(setDone)
+      }}>
       {children}
       <Icon name={done ? 'check' : 'copy'} size={14} />
     </button>
@@ -54,12 +73,21 @@ export function Copy({ text, children, label }: { text: string; children?: React
 }
 
 export function Id({ id }: { id: string }) {
-  return <Copy text={id}><span className="mono">{id.length > 12 ? id.slice(0, 8) : id}</span></Copy>
+  return (
+    <Copy text={id}>
+      <span className="mono">{id.length > 12 ? id.slice(0, 8) : id}</span>
+    </Copy>
+  )
 }
 
 /** The same thing on the command line. */
 export function Cli({ line }: { line: string }) {
-  return <div className="cli"><code>{line}</code><Copy text={line} label={t('do.copy.line')} /></div>
+  return (
+    <div className="cli">
+      <code>{line}</code>
+      <Copy text={line} label={t('do.copy.line')} />
+    </div>
+  )
 }
 
 export function PageHead({ title, sub, children }: { title: ReactNode; sub?: ReactNode; children?: ReactNode }) {
@@ -96,7 +124,14 @@ export function ErrorState({ error, retry, what }: { error: unknown; retry?: () 
         {what && <strong>{what}</strong>}
         <span>{said}</span>
         {p?.next && <span className="soft">{t('error.next', { next: p.next })}</span>}
-        {p?.requestId && <span className="small dim">{t('error.request')} <Copy text={p.requestId}><code>{p.requestId.slice(0, 12)}</code></Copy></span>}
+        {p?.requestId && (
+          <span className="small dim">
+            {t('error.request')}{' '}
+            <Copy text={p.requestId}>
+              <code>{p.requestId.slice(0, 12)}</code>
+            </Copy>
+          </span>
+        )}
       </div>
       {retry && (!p || p.passing) && <Button onClick={retry}>{t('do.retry')}</Button>}
     </div>
@@ -111,15 +146,32 @@ export function Bone({ w = '100%', h = 14, style }: { w?: number | string; h?: n
 export function Skeleton({ lines = 4, h = 14 }: { lines?: number; h?: number }) {
   return (
     <div className="stack" aria-busy="true" aria-label={t('state.loading')}>
-      {Array.from({ length: lines }, (_, i) => <Bone key={i} h={h} w={`${92 - ((i * 17) % 40)}%`} />)}
+      {Array.from({ length: lines }, (_, i) => (
+        <Bone key={i} h={h} w={`${92 - ((i * 17) % 40)}%`} />
+      ))}
     </div>
   )
 }
 
-export function Panel({ title, children, acts, body = true }: { title?: ReactNode; children: ReactNode; acts?: ReactNode; body?: boolean }) {
+export function Panel({
+  title,
+  children,
+  acts,
+  body = true,
+}: {
+  title?: ReactNode
+  children: ReactNode
+  acts?: ReactNode
+  body?: boolean
+}) {
   return (
     <section className="panel">
-      {title && <header><h2 className="grow">{title}</h2>{acts}</header>}
+      {title && (
+        <header>
+          <h2 className="grow">{title}</h2>
+          {acts}
+        </header>
+      )}
       {body ? <div className="body">{children}</div> : children}
     </section>
   )
@@ -139,10 +191,18 @@ export function Meter({ slot, used, of, label, add }: { slot: string; used: unkn
   const sum = bounded ? (u + (add ?? 0)) / all : 0
   return (
     <div className="stack tight">
-      <div className="row small"><span className="soft grow cut">{label}</span>
-        <span>{slotAmount(slot, used as string)}{bounded ? <span className="dim"> / {slotAmount(slot, of as string)}</span> : null}</span></div>
+      <div className="row small">
+        <span className="soft grow cut">{label}</span>
+        <span>
+          {slotAmount(slot, used as string)}
+          {bounded ? <span className="dim"> / {slotAmount(slot, of as string)}</span> : null}
+        </span>
+      </div>
       {bounded && (
-        <div className={`meter ${sum > 1 ? 'full' : sum > 0.9 ? 'high' : ''}`} role="progressbar" aria-valuenow={Math.round(part * 100)}
+        <div
+          className={`meter ${sum > 1 ? 'full' : sum > 0.9 ? 'high' : ''}`}
+          role="progressbar"
+          aria-valuenow={Math.round(part * 100)}
           aria-label={typeof label === 'string' ? label : slot}>
           <i style={{ width: `${(part + more) * 100}%`, opacity: more ? 0.45 : 1 }} />
           {more > 0 && <i style={{ width: `${part * 100}%` }} />}
@@ -156,9 +216,26 @@ export function Meter({ slot, used, of, label, add }: { slot: string; used: unkn
  * A question with consequences: it names what is lost, and asks for a name only where nothing can undo it. The button says what happens
  * while it happens, and a refusal is shown where the question stands.
  */
-export function ConfirmAction({ open, onClose, title, children, verb, doing, onDo, name, danger = true }: {
-  open: boolean; onClose: () => void; title: string; children?: ReactNode; verb: string; doing: string
-  onDo: () => Promise<unknown>; name?: string; danger?: boolean
+export function ConfirmAction({
+  open,
+  onClose,
+  title,
+  children,
+  verb,
+  doing,
+  onDo,
+  name,
+  danger = true,
+}: {
+  open: boolean
+  onClose: () => void
+  title: string
+  children?: ReactNode
+  verb: string
+  doing: string
+  onDo: () => Promise<unknown>
+  name?: string
+  danger?: boolean
 }) {
   const [typed, setTyped] = useState('')
   const [busy, setBusy] = useState(false)
@@ -185,14 +262,37 @@ export function ConfirmAction({ open, onClose, title, children, verb, doing, onD
   }
   return (
     <Modal opened={open} onClose={onClose} title={title} withinPortal>
-      <form className="stack" onSubmit={(e) => { e.preventDefault(); void go() }}>
-        <div className="soft" style={{ fontSize: 13 }}>{children}</div>
-        {name && <TextInput label={t('confirm.type', { name })} value={typed} onChange={(e) => setTyped(e.currentTarget.value)} autoComplete="off" data-autofocus />}
+      <form
+        className="stack"
+        onSubmit={(e) => {
+          e.preventDefault()
+          void go()
+        }}>
+        <div className="soft" style={{ fontSize: 13 }}>
+          {children}
+        </div>
+        {name && (
+          <TextInput
+            label={t('confirm.type', { name })}
+            value={typed}
+            onChange={(e) => setTyped(e.currentTarget.value)}
+            autoComplete="off"
+            data-autofocus
+          />
+        )}
         {error !== null && <ErrorState error={error} />}
         <div className="row" style={{ justifyContent: 'flex-end' }}>
           <Button onClick={onClose}>{t('do.cancel')}</Button>
-          <Button type="submit" variant="filled" {...(danger ? { color: 'red.8' } : {})} disabled={!ready} loading={busy} aria-label={busy ? doing : verb}
-            data-autofocus={!name}>{verb}</Button>
+          <Button
+            type="submit"
+            variant="filled"
+            {...(danger ? { color: 'red.8' } : {})}
+            disabled={!ready}
+            loading={busy}
+            aria-label={busy ? doing : verb}
+            data-autofocus={!name}>
+            {verb}
+          </Button>
         </div>
       </form>
     </Modal>
@@ -200,11 +300,18 @@ export function ConfirmAction({ open, onClose, title, children, verb, doing, onD
 }
 
 // Toasts are for what is elsewhere now.
-interface Toast { id: number; text: string; action?: { label: string; run: () => void }; ms: number }
+interface Toast {
+  id: number
+  text: string
+  action?: { label: string; run: () => void }
+  ms: number
+}
 let toasts: Toast[] = []
 let nextToast = 1
 const toastListeners = new Set<() => void>()
-const tellToasts = () => { for (const l of toastListeners) l() }
+const tellToasts = () => {
+  for (const l of toastListeners) l()
+}
 
 export function toast(text: string, action?: Toast['action'], ms = 6000): () => void {
   const id = nextToast++
@@ -226,26 +333,55 @@ function OneToast({ of }: { of: Toast }) {
   return (
     <div className="toast" role="status">
       <span className="grow">{of.text}</span>
-      {of.action && <Button size="compact-sm" onClick={() => { of.action?.run(); dropToast(of.id) }}>{of.action.label}</Button>}
-      <button type="button" className="copy" aria-label={t('do.close')} onClick={() => dropToast(of.id)}><Icon name="close" size={14} /></button>
+      {of.action && (
+        <Button
+          size="compact-sm"
+          onClick={() => {
+            of.action?.run()
+            dropToast(of.id)
+          }}>
+          {of.action.label}
+        </Button>
+      )}
+      <button type="button" className="copy" aria-label={t('do.close')} onClick={() => dropToast(of.id)}>
+        <Icon name="close" size={14} />
+      </button>
     </div>
   )
 }
 
 export function Toasts() {
-  const all = useSyncExternalStore((l) => { toastListeners.add(l); return () => toastListeners.delete(l) }, () => toasts)
-  return <div className="toasts" aria-live="polite">{all.map((x) => <OneToast key={x.id} of={x} />)}</div>
+  const all = useSyncExternalStore(
+    (l) => {
+      toastListeners.add(l)
+      return () => toastListeners.delete(l)
+    },
+    () => toasts,
+  )
+  return (
+    <div className="toasts" aria-live="polite">
+      {all.map((x) => (
+        <OneToast key={x.id} of={x} />
+      ))}
+    </div>
+  )
 }
 
 /** What cannot be done, with the reason; it stays in the order of the keyboard. */
 export function Why({ reason, children }: { reason: string | null; children: ReactNode }) {
   if (!reason) return <>{children}</>
-  return <Tooltip label={reason} multiline maw={280}><span tabIndex={0}>{children}</span></Tooltip>
+  return (
+    <Tooltip label={reason} multiline maw={280}>
+      <span tabIndex={0}>{children}</span>
+    </Tooltip>
+  )
 }
 
 /** The browser's title follows the page. */
 export function useTitle(title: string) {
-  useEffect(() => { document.title = title ? `${title} · Berth` : 'Berth' }, [title])
+  useEffect(() => {
+    document.title = title ? `${title} · Berth` : 'Berth'
+  }, [title])
 }
 
 export function useLatest<T>(value: T) {

@@ -1,10 +1,32 @@
 import { Button, createTheme, Modal, Tooltip, type MantineColorsTuple } from '@mantine/core'
 
 // Mantine wants ten shades; what is shown comes from tokens.css by the variables that base.css sets.
-const accent: MantineColorsTuple = ['#e9effc', '#d3def9', '#a9bff2', '#7c9deb', '#587fe4', '#426de0', '#2f5bd7', '#264cb8', '#2042a0', '#183484']
+const accent: MantineColorsTuple = [
+  '#e9effc',
+  '#d3def9',
+  '#a9bff2',
+  '#7c9deb',
+  '#587fe4',
+  '#426de0',
+  '#2f5bd7',
+  '#264cb8',
+  '#2042a0',
+  '#183484',
+]
 
 // What Mantine calls dark, from text to the deepest ground; the same values as the dark tokens.
-const dark: MantineColorsTuple = ['#e8eaee', '#b1b8c3', '#8d96a3', '#69727f', '#3c444f', '#1e232a', '#1b1f25', '#16191e', '#101216', '#0b0d10']
+const dark: MantineColorsTuple = [
+  '#e8eaee',
+  '#b1b8c3',
+  '#8d96a3',
+  '#69727f',
+  '#3c444f',
+  '#1e232a',
+  '#1b1f25',
+  '#16191e',
+  '#101216',
+  '#0b0d10',
+]
 
 export const theme = createTheme({
   primaryColor: 'accent',
@@ -18,10 +40,14 @@ export const theme = createTheme({
   cursorType: 'pointer',
   respectReducedMotion: true,
   components: {
-    Button: Button.extend({ defaultProps: { size: 'compact-md', variant: 'default' }, styles: { root: { height: 32, paddingInline: 12 },
-      label: { fontWeight: 500, fontSize: 13 } } }),
-    Modal: Modal.extend({ defaultProps: { centered: true, overlayProps: { backgroundOpacity: 0.35 }, transitionProps: { duration: 120 } },
-      styles: { title: { fontWeight: 600, fontSize: 15 } } }),
+    Button: Button.extend({
+      defaultProps: { size: 'compact-md', variant: 'default' },
+      styles: { root: { height: 32, paddingInline: 12 }, label: { fontWeight: 500, fontSize: 13 } },
+    }),
+    Modal: Modal.extend({
+      defaultProps: { centered: true, overlayProps: { backgroundOpacity: 0.35 }, transitionProps: { duration: 120 } },
+      styles: { title: { fontWeight: 600, fontSize: 15 } },
+    }),
     Tooltip: Tooltip.extend({ defaultProps: { openDelay: 350, transitionProps: { duration: 120 } } }),
   },
 })

@@ -1,4 +1,4 @@
-import { useEffect, useState } from 'react'
+import { useSyncExternalStore } from 'react'
 import { currentLanguage, t } from '@/words'
 
 function locale(): string {
@@ -30,7 +30,8 @@ export function relative(s: string | null | undefined, now: number): string {
   if (at === null) return '–'
   const d = now - at
   if (Math.abs(d) < 5000) return t('time.now')
-  const coarse = (x: number) => span(x >= 60000 ? Math.floor(x / 60000) * 60000 : x).replace(/ (\d+ ?(?:min|분))$/, (m) => (x > 36e5 * 6 ? '' : m))
+  const coarse = (x: number) =>
+    span(x >= 60000 ? Math.floor(x / 60000) * 60000 : x).replace(/ (\d+ ?(?:min|분))$/, (m) => (x > 36e5 * 6 ? '' : m))
   return d > 0 ? t('time.ago', { t: coarse(d) }) : t('time.in', { t: coarse(-d) })
 }
 
@@ -46,16 +47,50 @@ export function clock(s: string | null | undefined): string {
   if (at === null) return '–'
   const d = new Date(at)
   const today = new Date().toDateString() === d.toDateString()
-  return d.toLocaleString(locale(), today ? { hour: '2-digit', minute: '2-digit', second: '2-digit' }
-    : { month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit' })
+  return d.toLocaleString(
+    locale(),
+    today
+      ? { hour: '2-digit', minute: '2-digit', second: '2-digit' }
+      : { month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit' },
+  )
 }
 
 /** The present, once in so many milliseconds. */
 export function useNow(every = 10_000): number {
-  const [now, set] = useState(() => Date.now())
-  useEffect(() => {
-    const id = setInterval(() => set(Date.now()), every)
-    return () => clearInterval(id)
-  }, [every])
-  return now
+  const clock = clockOf(every)
+  return useSyncExternalStore(clock.follow, clock.now)
+}
+
+interface Clock {
+  follow: (l: () => void) => () => void
+  now: () => number
+}
+const clocks = new Map<number, Clock>()
+
+// All that show times share a clock: a long table would have hundreds of timers.
+function clockOf(every: number): Clock {
+  const known = clocks.get(every)
+  if (known) return known
+  const listeners = new Set<() => void>()
+  let now = Date.now()
+  let timer: ReturnType<typeof setInterval> | undefined
+  const made: Clock = {
+    now: () => now,
+    follow: (l) => {
+      if (listeners.size === 0) {
+        now = Date.now()
+        timer = setInterval(() => {
+          now = Date.now()
+          for (const each of listeners) each()
+        }, every)
+      }
+      listeners.add(l)
+      return () => {
+        listeners.delete(l)
+        if (listeners.size === 0) clearInterval(timer)
+      }
+    },
+  }
+  clocks.set(every, made)
+  return made
 }

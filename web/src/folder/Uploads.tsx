@@ -16,7 +16,10 @@ export function Uploads() {
       clearTimeout(timer)
       timer = setTimeout(() => void client.invalidateQueries({ queryKey: ['folder', 'files', folder] }), 300)
     })
-    return () => { stop(); clearTimeout(timer) }
+    return () => {
+      stop()
+      clearTimeout(timer)
+    }
   }, [client])
   const going = all.filter((x) => x.state === 'going' || x.state === 'waiting')
   useEffect(() => {
@@ -35,19 +38,53 @@ export function Uploads() {
       <div className="toast" style={{ display: 'block', padding: 12 }}>
         <div className="row">
           <Icon name={going.length ? 'upload' : failed.length ? 'warn' : 'check'} />
-          <strong className="grow" style={{ fontWeight: 500 }} role="status">{going.length ? t('upload.going', { done, all: all.length }) : failed.length ? t('upload.failed', { n: failed.length }) : t('upload.done', { n: done })}</strong>
-          <button type="button" className="copy" aria-expanded={open} aria-label={t('do.more')} onClick={() => setOpen(!open)}><Icon name={open ? 'down' : 'up'} size={14} /></button>
-          {!going.length && <button type="button" className="copy" aria-label={t('do.close')} onClick={() => { clearDone(); for (const f of failed) drop(f.id) }}><Icon name="close" size={14} /></button>}
+          <strong className="grow" style={{ fontWeight: 500 }} role="status">
+            {going.length
+              ? t('upload.going', { done, all: all.length })
+              : failed.length
+                ? t('upload.failed', { n: failed.length })
+                : t('upload.done', { n: done })}
+          </strong>
+          <button type="button" className="copy" aria-expanded={open} aria-label={t('do.more')} onClick={() => setOpen(!open)}>
+            <Icon name={open ? 'down' : 'up'} size={14} />
+          </button>
+          {!going.length && (
+            <button
+              type="button"
+              className="copy"
+              aria-label={t('do.close')}
+              onClick={() => {
+                clearDone()
+                for (const f of failed) drop(f.id)
+              }}>
+              <Icon name="close" size={14} />
+            </button>
+          )}
         </div>
-        {going.length > 0 && <div className="meter" style={{ margin: '8px 0' }}><i style={{ width: `${size ? (sent / size) * 100 : 0}%` }} /></div>}
+        {going.length > 0 && (
+          <div className="meter" style={{ margin: '8px 0' }}>
+            <i style={{ width: `${size ? (sent / size) * 100 : 0}%` }} />
+          </div>
+        )}
         {open && (
           <div style={{ maxHeight: 200, overflow: 'auto' }}>
             {[...failed, ...going].slice(0, 60).map((x) => (
               <div key={x.id} className="row small" style={{ padding: '3px 0' }}>
-                <span className="grow cut" title={x.error || x.path} style={x.error ? { color: 'var(--b-failed)' } : {}}>{x.path}{x.error && `: ${x.error}`}</span>
-                <span className="dim">{bytes(x.sent)} / {bytes(x.size)}</span>
-                {x.state === 'failed' && <button type="button" className="copy" aria-label={t('do.retry')} onClick={() => again(x.id)}><Icon name="refresh" size={14} /></button>}
-                <button type="button" className="copy" aria-label={t('do.cancel.what', { what: x.path })} onClick={() => drop(x.id)}><Icon name="close" size={12} /></button>
+                <span className="grow cut" title={x.error || x.path} style={x.error ? { color: 'var(--b-failed)' } : {}}>
+                  {x.path}
+                  {x.error && `: ${x.error}`}
+                </span>
+                <span className="dim">
+                  {bytes(x.sent)} / {bytes(x.size)}
+                </span>
+                {x.state === 'failed' && (
+                  <button type="button" className="copy" aria-label={t('do.retry')} onClick={() => again(x.id)}>
+                    <Icon name="refresh" size={14} />
+                  </button>
+                )}
+                <button type="button" className="copy" aria-label={t('do.cancel.what', { what: x.path })} onClick={() => drop(x.id)}>
+                  <Icon name="close" size={12} />
+                </button>
               </div>
             ))}
           </div>

@@ -26,13 +26,29 @@ export interface FolderDetail extends Folder {
   permissions: string[]
 }
 
-export const foldersQuery = queryOptions({ queryKey: ['folder', 'list'], queryFn: () => func<Folder[]>('/folders'), refetchInterval: 30_000 })
-export const folderQuery = (id: string) => queryOptions({ queryKey: ['folder', 'one', id], queryFn: () => func<FolderDetail>(`/folders/${encodeURIComponent(id)}`) })
+export const foldersQuery = queryOptions({
+  queryKey: ['folder', 'list'],
+  queryFn: () => func<Folder[]>('/folders'),
+  refetchInterval: 30_000,
+})
+export const folderQuery = (id: string) =>
+  queryOptions({ queryKey: ['folder', 'one', id], queryFn: () => func<FolderDetail>(`/folders/${encodeURIComponent(id)}`) })
 
-export interface Hosts { default: string; allowed: string[]; volume_info: Record<string, { usage: { percentage: number | null }; problem?: string }> }
+export interface Hosts {
+  default: string
+  allowed: string[]
+  volume_info: Record<string, { usage: { percentage: number | null }; problem?: string }>
+}
 export const hostsQuery = queryOptions({ queryKey: ['folder', 'hosts'], staleTime: 30_000, queryFn: () => func<Hosts>('/folders/_/hosts') })
 
-export const createFolder = (body: { name: string; host?: string; group?: string; usage_mode?: string; permission?: string; cloneable?: boolean }) => func<Folder>('/folders', { body })
+export const createFolder = (body: {
+  name: string
+  host?: string
+  group?: string
+  usage_mode?: string
+  permission?: string
+  cloneable?: boolean
+}) => func<Folder>('/folders', { body })
 export const renameFolder = (id: string, new_name: string) => func<null>(`/folders/${id}/rename`, { body: { new_name } })
 export const trashFolder = (id: string) => func<null>(`/folders/${id}`, { method: 'DELETE' })
 export const restoreFolder = (id: string) => func<null>('/folders/restore-from-trash-bin', { body: { vfolder_id: dashed(id) } })
@@ -43,40 +59,76 @@ export function dashed(id: string): string {
   return id.length === 32 ? id.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5') : id
 }
 
-export interface File { name: string; type: string; size: number; mode: string; created: string; modified: string; symlink_target?: string }
-export const filesQuery = (id: string, path: string) => queryOptions({
-  queryKey: ['folder', 'files', id, path],
-  queryFn: ({ signal }) => func<{ items: File[]; truncated?: boolean }>(`/folders/${id}/files`, { query: { path }, signal }),
-})
-export const makeDirectory = (id: string, path: string, exist_ok = false) => func<unknown>(`/folders/${id}/mkdir`, { body: { path, parents: true, exist_ok } })
-export const renameFile = (id: string, target_path: string, new_name: string) => func<unknown>(`/folders/${id}/rename-file`, { body: { target_path, new_name } })
-export const deleteFiles = (id: string, files: string[]) => func<unknown>(`/folders/${id}/delete-files`, { method: 'DELETE', body: { files, recursive: true } })
+export interface File {
+  name: string
+  type: string
+  size: number
+  mode: string
+  created: string
+  modified: string
+  symlink_target?: string
+}
+export const filesQuery = (id: string, path: string) =>
+  queryOptions({
+    queryKey: ['folder', 'files', id, path],
+    queryFn: ({ signal }) => func<{ items: File[]; truncated?: boolean }>(`/folders/${id}/files`, { query: { path }, signal }),
+  })
+export const makeDirectory = (id: string, path: string, exist_ok = false) =>
+  func<unknown>(`/folders/${id}/mkdir`, { body: { path, parents: true, exist_ok } })
+export const renameFile = (id: string, target_path: string, new_name: string) =>
+  func<unknown>(`/folders/${id}/rename-file`, { body: { target_path, new_name } })
+export const deleteFiles = (id: string, files: string[]) =>
+  func<unknown>(`/folders/${id}/delete-files`, { method: 'DELETE', body: { files, recursive: true } })
 
-interface Ticket { url: string; token: string }
+interface Ticket {
+  url: string
+  token: string
+}
 export const askUpload = (id: string, path: string, size: number) => func<Ticket>(`/folders/${id}/request-upload`, { body: { path, size } })
 
 /** An address from which the browser takes a file, or several things as an archive. */
 export async function downloadAddress(id: string, files: string[], archive: boolean): Promise<string> {
-  const t = archive ? await func<Ticket>(`/folders/${id}/request-download-archive`, { body: { files } })
+  const t = archive
+    ? await func<Ticket>(`/folders/${id}/request-download-archive`, { body: { files } })
     : await func<Ticket>(`/folders/${id}/request-download`, { body: { path: files[0] } })
   return `${t.url}${t.url.includes('?') ? '&' : '?'}token=${encodeURIComponent(t.token)}`
 }
 
-export interface Invitation { id: string; inviter: string; invitee: string; perm: string; vfolder_id: string; vfolder_name: string; created_at: string; state: string }
+export interface Invitation {
+  id: string
+  inviter: string
+  invitee: string
+  perm: string
+  vfolder_id: string
+  vfolder_name: string
+  created_at: string
+  state: string
+}
 export const invitationsQuery = queryOptions({
-  queryKey: ['folder', 'invitations'], queryFn: async () => (await func<{ invitations: Invitation[] }>('/folders/invitations/list')).invitations,
+  queryKey: ['folder', 'invitations'],
+  queryFn: async () => (await func<{ invitations: Invitation[] }>('/folders/invitations/list')).invitations,
 })
 export const sentQuery = queryOptions({
-  queryKey: ['folder', 'sent'], queryFn: async () => (await func<{ invitations: Invitation[] }>('/folders/invitations/list-sent')).invitations,
+  queryKey: ['folder', 'sent'],
+  queryFn: async () => (await func<{ invitations: Invitation[] }>('/folders/invitations/list-sent')).invitations,
 })
-export const invite = (id: string, perm: string, emails: string[]) => func<{ invited_ids: string[] }>(`/folders/${id}/invite`, { body: { perm, emails } })
+export const invite = (id: string, perm: string, emails: string[]) =>
+  func<{ invited_ids: string[] }>(`/folders/${id}/invite`, { body: { perm, emails } })
 export const acceptInvitation = (inv_id: string) => func<unknown>('/folders/invitations/accept', { body: { inv_id } })
 export const declineInvitation = (inv_id: string) => func<unknown>('/folders/invitations/delete', { method: 'DELETE', body: { inv_id } })
 
-export interface Share { vfolder_id: string; perm: string; shared_to: { uuid: string; email: string } }
-export const sharesQuery = (id: string) => queryOptions({
-  queryKey: ['folder', 'shares', id],
-  queryFn: async () => (await func<{ shared: Share[] }>('/folders/_/shared', { query: { vfolder_id: dashed(id) } })).shared.filter((s) => s.vfolder_id.replace(/-/g, '') === id.replace(/-/g, '')),
-})
+export interface Share {
+  vfolder_id: string
+  perm: string
+  shared_to: { uuid: string; email: string }
+}
+export const sharesQuery = (id: string) =>
+  queryOptions({
+    queryKey: ['folder', 'shares', id],
+    queryFn: async () =>
+      (await func<{ shared: Share[] }>('/folders/_/shared', { query: { vfolder_id: dashed(id) } })).shared.filter(
+        (s) => s.vfolder_id.replace(/-/g, '') === id.replace(/-/g, ''),
+      ),
+  })
 export const setShare = (id: string, user: string, perm: string | null) =>
   func<unknown>('/folders/_/sharing', { body: { vfolder_id: dashed(id), user_perm_list: [{ user_id: user, perm }] } })

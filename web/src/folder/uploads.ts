@@ -29,15 +29,26 @@ function tell() {
 }
 
 export function useTransfers(): Transfer[] {
-  return useSyncExternalStore((l) => { listeners.add(l); return () => listeners.delete(l) }, () => transfers)
+  return useSyncExternalStore(
+    (l) => {
+      listeners.add(l)
+      return () => listeners.delete(l)
+    },
+    () => transfers,
+  )
 }
 
 export function onUploaded(l: (folder: string) => void) {
   doneListeners.add(l)
-  return () => { doneListeners.delete(l) }
+  return () => {
+    doneListeners.delete(l)
+  }
 }
 
-export interface Dropped { path: string; file: File }
+export interface Dropped {
+  path: string
+  file: File
+}
 
 /** The directories that have to be there before files can come, the outer ones first. */
 export function directoriesOf(paths: string[]): string[] {
@@ -92,7 +103,9 @@ async function begin(t: Transfer) {
     const [{ Upload }, ticket] = await Promise.all([import('tus-js-client'), askUpload(t.folder, t.path, file.size)])
     const u = new Upload(file, {
       uploadUrl: `${ticket.url}${ticket.url.includes('?') ? '&' : '?'}token=${encodeURIComponent(ticket.token)}`,
-      chunkSize: 16 << 20, retryDelays: [500, 1000, 3000, 8000, 20000], storeFingerprintForResuming: false,
+      chunkSize: 16 << 20,
+      retryDelays: [500, 1000, 3000, 8000, 20000],
+      storeFingerprintForResuming: false,
       onProgress: (sent) => change(t.id, { sent }),
       onSuccess: () => end({ state: 'done', sent: file.size }),
       onError: (err) => end({ state: 'failed', error: wordsOf(err) }),
@@ -120,7 +133,10 @@ export function again(id: number) {
 }
 
 export function drop(id: number) {
-  void running.get(id)?.abort(true).catch(() => {})
+  void running
+    .get(id)
+    ?.abort(true)
+    .catch(() => {})
   running.delete(id)
   files.delete(id)
   transfers = transfers.filter((t) => t.id !== id)

@@ -15,13 +15,65 @@ import { appsOf, imagesQuery, label, referenceOf, type Image } from './queries'
 const route = getRouteApi('/images')
 
 const columns = (start: (i: Image) => void): Column<Image>[] => [
-  { id: 'name', title: t('col.name'), width: 'minmax(220px, 2fr)', cell: (i) => <span className="row"><ImageMark name={i.name} /><span className="cut" title={referenceOf(i)}>{i.humanized_name || i.name} <span className="dim">{i.tag}</span></span></span> },
-  { id: 'apps', title: t('apps.title'), width: 'minmax(120px, 1fr)', wide: true, cell: (i) => appsOf(i).join(', ') || <span className="dim">–</span> },
-  { id: 'alias', title: t('image.alias'), width: 'minmax(100px, 1fr)', wide: true, cell: (i) => i.aliases.join(', ') || <span className="dim">–</span> },
+  {
+    id: 'name',
+    title: t('col.name'),
+    width: 'minmax(220px, 2fr)',
+    cell: (i) => (
+      <span className="row">
+        <ImageMark name={i.name} />
+        <span className="cut" title={referenceOf(i)}>
+          {i.humanized_name || i.name} <span className="dim">{i.tag}</span>
+        </span>
+      </span>
+    ),
+  },
+  {
+    id: 'apps',
+    title: t('apps.title'),
+    width: 'minmax(120px, 1fr)',
+    wide: true,
+    cell: (i) => appsOf(i).join(', ') || <span className="dim">–</span>,
+  },
+  {
+    id: 'alias',
+    title: t('image.alias'),
+    width: 'minmax(100px, 1fr)',
+    wide: true,
+    cell: (i) => i.aliases.join(', ') || <span className="dim">–</span>,
+  },
   { id: 'arch', title: t('image.arch'), width: '100px', wide: true, cell: (i) => i.architecture },
-  { id: 'size', title: t('col.size'), width: '100px', num: true, wide: true, cell: (i) => (Number(i.size_bytes) > 0 ? bytes(i.size_bytes) : '–') },
-  { id: 'there', title: t('image.installed'), width: '140px', wide: true, cell: (i) => (i.installed ? t('image.there') : <span className="dim">{t('image.pulled')}</span>) },
-  { id: 'go', title: '', width: '110px', cell: (i) => <Button size="compact-sm" h={26} onClick={(e) => { e.stopPropagation(); start(i) }}>{t('image.start')}</Button> },
+  {
+    id: 'size',
+    title: t('col.size'),
+    width: '100px',
+    num: true,
+    wide: true,
+    cell: (i) => (Number(i.size_bytes) > 0 ? bytes(i.size_bytes) : '–'),
+  },
+  {
+    id: 'there',
+    title: t('image.installed'),
+    width: '140px',
+    wide: true,
+    cell: (i) => (i.installed ? t('image.there') : <span className="dim">{t('image.pulled')}</span>),
+  },
+  {
+    id: 'go',
+    title: '',
+    width: '110px',
+    cell: (i) => (
+      <Button
+        size="compact-sm"
+        h={26}
+        onClick={(e) => {
+          e.stopPropagation()
+          start(i)
+        }}>
+        {t('image.start')}
+      </Button>
+    ),
+  },
 ]
 
 export function ImagesPage() {
@@ -31,17 +83,51 @@ export function ImagesPage() {
   const q = useQuery(imagesQuery)
   const [open, setOpen] = useState<Image | null>(null)
   const find = (search.q ?? '').toLowerCase()
-  const rows = useMemo(() => q.data?.filter((i) => `${referenceOf(i)} ${i.aliases.join(' ')}`.toLowerCase().includes(find)).sort((a, b) => a.name.localeCompare(b.name) || b.tag.localeCompare(a.tag, undefined, { numeric: true })), [q.data, find])
+  const rows = useMemo(
+    () =>
+      q.data
+        ?.filter((i) => `${referenceOf(i)} ${i.aliases.join(' ')}`.toLowerCase().includes(find))
+        .sort((a, b) => a.name.localeCompare(b.name) || b.tag.localeCompare(a.tag, undefined, { numeric: true })),
+    [q.data, find],
+  )
   const start = (i: Image) => void go({ to: '/sessions/new', search: { image: referenceOf(i) } })
   return (
     <div className="page">
-      <PageHead title={t('nav.images')}><TextInput type="search" w={240} placeholder={t('images.find')} aria-label={t('images.find')} value={search.q ?? ''} leftSection={<Icon name="search" size={14} />}
-        onChange={(e) => { const v = e.currentTarget.value; void go({ search: v ? { q: v } : {}, replace: true }) }} /></PageHead>
+      <PageHead title={t('nav.images')}>
+        <TextInput
+          type="search"
+          w={240}
+          placeholder={t('images.find')}
+          aria-label={t('images.find')}
+          value={search.q ?? ''}
+          leftSection={<Icon name="search" size={14} />}
+          onChange={(e) => {
+            const v = e.currentTarget.value
+            void go({ search: v ? { q: v } : {}, replace: true })
+          }}
+        />
+      </PageHead>
       <div className="panel">
-        <Listing label={t('nav.images')} columns={columns(start)} rows={rows} rowKey={(i) => i.id} onOpen={setOpen} error={q.error} retry={() => void q.refetch()}
-          empty={<EmptyState title={find ? t('images.nomatch') : t('image.none')} text={find ? '' : t('image.none.text')} cli="berth image list" />} />
+        <Listing
+          label={t('nav.images')}
+          columns={columns(start)}
+          rows={rows}
+          rowKey={(i) => i.id}
+          onOpen={setOpen}
+          error={q.error}
+          retry={() => void q.refetch()}
+          empty={
+            <EmptyState
+              title={find ? t('images.nomatch') : t('image.none')}
+              text={find ? '' : t('image.none.text')}
+              cli="berth image list"
+            />
+          }
+        />
       </div>
-      <Modal opened={!!open} onClose={() => setOpen(null)} title={open ? referenceOf(open) : ''} size={560}>{open && <Detail of={open} start={() => start(open)} />}</Modal>
+      <Modal opened={!!open} onClose={() => setOpen(null)} title={open ? referenceOf(open) : ''} size={560}>
+        {open && <Detail of={open} start={() => start(open)} />}
+      </Modal>
     </div>
   )
 }
@@ -54,29 +140,60 @@ function Detail({ of: i, start }: { of: Image; start: () => void }) {
   const add = (e: FormEvent) => {
     e.preventDefault()
     setError(null)
-    mutate('mutation($a: String!, $t: String!, $r: String) { alias_image(alias: $a, target: $t, architecture: $r) { ok msg } }', { a: alias.trim(), t: referenceOf(i), r: i.architecture })
-      .then(() => { setAlias(''); return client.invalidateQueries({ queryKey: ['image'] }) }, setError)
+    mutate('mutation($a: String!, $t: String!, $r: String) { alias_image(alias: $a, target: $t, architecture: $r) { ok msg } }', {
+      a: alias.trim(),
+      t: referenceOf(i),
+      r: i.architecture,
+    }).then(() => {
+      setAlias('')
+      return client.invalidateQueries({ queryKey: ['image'] })
+    }, setError)
   }
   return (
     <div className="stack">
-      <Facts of={[
-        [t('image.reference'), <Copy key="r" text={referenceOf(i)}><code>{referenceOf(i)}</code></Copy>],
-        [t('image.alias'), i.aliases.join(', ') || '–'],
-        [t('image.arch'), i.architecture],
-        [t('image.registry'), i.registry],
-        [t('col.size'), Number(i.size_bytes) > 0 ? bytes(i.size_bytes) : '–'],
-        [t('apps.title'), appsOf(i).join(', ') || '–'],
-        [t('image.distro'), label(i, 'ai.backend.base-distro') || '–'],
-        [t('image.needs'), i.resource_limits.filter((l) => l.min && l.min !== '0').map((l) => `${slotAmount(l.key, l.min)} ${l.key === 'mem' ? '' : slotName(l.key)}`).join(', ') || '–'],
-        [t('image.used'), <Ago key="u" at={i.last_used_at} />],
-      ]} />
+      <Facts
+        of={[
+          [
+            t('image.reference'),
+            <Copy key="r" text={referenceOf(i)}>
+              <code>{referenceOf(i)}</code>
+            </Copy>,
+          ],
+          [t('image.alias'), i.aliases.join(', ') || '–'],
+          [t('image.arch'), i.architecture],
+          [t('image.registry'), i.registry],
+          [t('col.size'), Number(i.size_bytes) > 0 ? bytes(i.size_bytes) : '–'],
+          [t('apps.title'), appsOf(i).join(', ') || '–'],
+          [t('image.distro'), label(i, 'ai.backend.base-distro') || '–'],
+          [
+            t('image.needs'),
+            i.resource_limits
+              .filter((l) => l.min && l.min !== '0')
+              .map((l) => `${slotAmount(l.key, l.min)} ${l.key === 'mem' ? '' : slotName(l.key)}`)
+              .join(', ') || '–',
+          ],
+          [t('image.used'), <Ago key="u" at={i.last_used_at} />],
+        ]}
+      />
       <Cli line={`berth run ${i.aliases[0] ?? referenceOf(i)}`} />
       {isSuper(me) && (
-        <form className="row" onSubmit={add}><TextInput size="xs" className="grow" placeholder={t('image.newalias')} aria-label={t('image.newalias')} value={alias} onChange={(e) => setAlias(e.currentTarget.value)} required />
-          <Button type="submit">{t('image.addalias')}</Button></form>
+        <form className="row" onSubmit={add}>
+          <TextInput
+            size="xs"
+            className="grow"
+            placeholder={t('image.newalias')}
+            aria-label={t('image.newalias')}
+            value={alias}
+            onChange={(e) => setAlias(e.currentTarget.value)}
+            required
+          />
+          <Button type="submit">{t('image.addalias')}</Button>
+        </form>
       )}
       {error !== null && <ErrorState error={error} />}
-      <Button variant="filled" onClick={start} leftSection={<Icon name="play" size={14} />}>{t('image.start.this')}</Button>
+      <Button variant="filled" onClick={start} leftSection={<Icon name="play" size={14} />}>
+        {t('image.start.this')}
+      </Button>
     </div>
   )
 }

@@ -19,9 +19,13 @@ export interface Image {
 }
 
 export const imagesQuery = queryOptions({
-  queryKey: ['image', 'list'], staleTime: 30_000,
-  queryFn: async () => (await gql<{ images: Image[] }>(`query { images { id name project registry tag humanized_name architecture aliases size_bytes installed
-    supported_accelerators last_used_at labels { key value } resource_limits { key min max } } }`)).images,
+  queryKey: ['image', 'list'],
+  staleTime: 30_000,
+  queryFn: async () =>
+    (
+      await gql<{ images: Image[] }>(`query { images { id name project registry tag humanized_name architecture aliases size_bytes installed
+    supported_accelerators last_used_at labels { key value } resource_limits { key min max } } }`)
+    ).images,
 })
 
 /** How requests name an image. */
@@ -34,7 +38,10 @@ export function label(i: Image, key: string): string {
 }
 
 export function appsOf(i: Image): string[] {
-  return label(i, 'ai.backend.service-ports').split(',').filter(Boolean).map((p) => p.split(':')[0]!)
+  return label(i, 'ai.backend.service-ports')
+    .split(',')
+    .filter(Boolean)
+    .map((p) => p.split(':')[0]!)
 }
 
 export function canBatch(i: Image): boolean {

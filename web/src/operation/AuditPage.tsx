@@ -35,30 +35,103 @@ export function AuditPage() {
   const find = useDebouncedCallback((q: string) => set({ q: q || undefined } as Partial<typeof search>), 250)
   const columns: Column<AuditEntry>[] = [
     { id: 'at', title: t('col.created'), width: '130px', cell: (e) => <Ago at={e.at} /> },
-    { id: 'result', title: t('audit.result'), width: '110px', cell: (e) => <StateBadge status={e.result === 'done' ? 'success' : e.result} plain /> },
+    {
+      id: 'result',
+      title: t('audit.result'),
+      width: '110px',
+      cell: (e) => <StateBadge status={e.result === 'done' ? 'success' : e.result} plain />,
+    },
     { id: 'action', title: t('audit.action'), width: 'minmax(160px, 1fr)', cell: (e) => <code>{e.action}</code> },
     { id: 'object', title: t('audit.object'), width: 'minmax(160px, 2fr)', cell: (e) => <span title={e.object}>{e.object || '–'}</span> },
     { id: 'who', title: t('audit.who'), width: 'minmax(160px, 1fr)', wide: true, cell: (e) => e.email || <span className="dim">–</span> },
     { id: 'address', title: t('audit.address'), width: '130px', wide: true, cell: (e) => <span className="soft">{e.address}</span> },
-    { id: 'changes', title: t('audit.changes'), width: '90px', num: true, wide: true, cell: (e) => e.change_count || <span className="dim">–</span> },
+    {
+      id: 'changes',
+      title: t('audit.changes'),
+      width: '90px',
+      num: true,
+      wide: true,
+      cell: (e) => e.change_count || <span className="dim">–</span>,
+    },
   ]
   return (
     <div className="page">
       <PageHead title={t('nav.audit')} sub={<span>{t('audit.text')}</span>} />
       <div className="row wrap">
-        {['', 'done', 'denied', 'failed'].map((r) => <button key={r} type="button" className="chip" aria-pressed={(search.result ?? '') === r} onClick={() => set({ result: r || undefined } as Partial<typeof search>)}>{r ? t(`status.${r}` as Word) : t('filter.all')}</button>)}
-        <TextInput type="search" size="xs" w={260} className="end" placeholder={t('audit.find')} aria-label={t('audit.find')} value={text} leftSection={<Icon name="search" size={14} />} onChange={(e) => { setText(e.currentTarget.value); find(e.currentTarget.value) }} />
+        {['', 'done', 'denied', 'failed'].map((r) => (
+          <button
+            key={r}
+            type="button"
+            className="chip"
+            aria-pressed={(search.result ?? '') === r}
+            onClick={() => set({ result: r || undefined } as Partial<typeof search>)}>
+            {r ? t(`status.${r}` as Word) : t('filter.all')}
+          </button>
+        ))}
+        <TextInput
+          type="search"
+          size="xs"
+          w={260}
+          className="end"
+          placeholder={t('audit.find')}
+          aria-label={t('audit.find')}
+          value={text}
+          leftSection={<Icon name="search" size={14} />}
+          onChange={(e) => {
+            setText(e.currentTarget.value)
+            find(e.currentTarget.value)
+          }}
+        />
       </div>
-      <div className="panel"><DataTable label={t('nav.audit')} columns={columns} total={paged.total} row={paged.row} rowKey={(e) => String(e.id)} onRange={paged.onRange} error={paged.error} retry={paged.retry} onOpen={setOpen} empty={<EmptyState title={t('audit.none')} cli="berth audit list" />} /></div>
+      <div className="panel">
+        <DataTable
+          label={t('nav.audit')}
+          columns={columns}
+          total={paged.total}
+          row={paged.row}
+          rowKey={(e) => String(e.id)}
+          onRange={paged.onRange}
+          error={paged.error}
+          retry={paged.retry}
+          onOpen={setOpen}
+          empty={<EmptyState title={t('audit.none')} cli="berth audit list" />}
+        />
+      </div>
       <Modal opened={!!open} onClose={() => setOpen(null)} title={open?.action} size={640}>
-        {open && <div className="stack">
-          <Facts of={[[t('audit.object'), open.object || '–'], [t('audit.who'), `${open.email} (${open.role})`], [t('audit.address'), open.address], [t('col.created'), exact(open.at)], [t('error.request'), <Copy key="r" text={open.request_id}><code>{open.request_id}</code></Copy>],
-            ...(open.reason ? [[t('col.why'), open.reason] as [string, string]] : [])]} />
-          {open.changes.map((c, i) => (
-            <div key={i} className="panel" style={{ padding: 12 }}><code>{c.table}</code> <span className="dim small">{c.key}</span>
-              <dl className="facts" style={{ marginTop: 6 }}>{[...new Set([...Object.keys(c.before ?? {}), ...Object.keys(c.after ?? {})])].map((k) => [<dt key={k}>{k}</dt>, <dd key={k + 'v'}><code>{show(c.before?.[k])} → {show(c.after?.[k])}</code></dd>])}</dl></div>
-          ))}
-        </div>}
+        {open && (
+          <div className="stack">
+            <Facts
+              of={[
+                [t('audit.object'), open.object || '–'],
+                [t('audit.who'), `${open.email} (${open.role})`],
+                [t('audit.address'), open.address],
+                [t('col.created'), exact(open.at)],
+                [
+                  t('error.request'),
+                  <Copy key="r" text={open.request_id}>
+                    <code>{open.request_id}</code>
+                  </Copy>,
+                ],
+                ...(open.reason ? [[t('col.why'), open.reason] as [string, string]] : []),
+              ]}
+            />
+            {open.changes.map((c, i) => (
+              <div key={i} className="panel" style={{ padding: 12 }}>
+                <code>{c.table}</code> <span className="dim small">{c.key}</span>
+                <dl className="facts" style={{ marginTop: 6 }}>
+                  {[...new Set([...Object.keys(c.before ?? {}), ...Object.keys(c.after ?? {})])].map((k) => [
+                    <dt key={k}>{k}</dt>,
+                    <dd key={k + 'v'}>
+                      <code>
+                        {show(c.before?.[k])} → {show(c.after?.[k])}
+                      </code>
+                    </dd>,
+                  ])}
+                </dl>
+              </div>
+            ))}
+          </div>
+        )}
       </Modal>
     </div>
   )

@@ -20,33 +20,89 @@ export function HomePage() {
   const mine = useQuery(mineQuery(me.email))
   const recent = useQuery(recentQuery(me.email))
   const said = useQuery(announcementQuery).data
-  const first = me.full_name.split(' ')[0] || me.username
+  const first = me.full_name.split(' ')[0] || me.username.split('@')[0] || me.email
   const sessions = mine.data?.items
   return (
     <div className="page">
-      {said?.enabled && said.message && <div className="note info" role="note"><Icon name="info" /><span style={{ whiteSpace: 'pre-wrap' }}>{said.message}</span></div>}
+      {said?.enabled && said.message && (
+        <div className="note info" role="note">
+          <Icon name="info" />
+          <span style={{ whiteSpace: 'pre-wrap' }}>{said.message}</span>
+        </div>
+      )}
       <PageHead title={t('home.hello', { name: first })}>
-        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => void go({ to: '/sessions/new' })}>{t('session.new')}</Button>
+        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => void go({ to: '/sessions/new' })}>
+          {t('session.new')}
+        </Button>
       </PageHead>
       <div className="cols">
         <div className="stack wide">
-          <Panel title={t('home.mine')} body={false} acts={!!mine.data && mine.data.total > 0 && <Link to="/sessions" search={{ owner: 'me' }} className="small">{t('home.all', { n: mine.data.total })}</Link>}>
-            {mine.isError && !sessions ? <div className="body"><ErrorState error={mine.error} retry={() => void mine.refetch()} /></div>
-              : !sessions ? <div className="body"><Skeleton lines={3} h={20} /></div>
-                : sessions.length === 0 ? (
-                  <EmptyState title={t('home.none')} text={t('home.none.text')} cli="berth run python"
-                    action={<Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>{t('home.none.do')}</Button>} />
-                ) : <div className="lines">{sessions.slice(0, 8).map((s) => <Mine key={s.id} of={s} />)}</div>}
+          <Panel
+            title={t('home.mine')}
+            body={false}
+            acts={
+              !!mine.data &&
+              mine.data.total > 0 && (
+                <Link to="/sessions" search={{ owner: 'me' }} className="small">
+                  {t('home.all', { n: mine.data.total })}
+                </Link>
+              )
+            }>
+            {mine.isError && !sessions ? (
+              <div className="body">
+                <ErrorState error={mine.error} retry={() => void mine.refetch()} />
+              </div>
+            ) : !sessions ? (
+              <div className="body">
+                <Skeleton lines={3} h={20} />
+              </div>
+            ) : sessions.length === 0 ? (
+              <EmptyState
+                title={t('home.none')}
+                text={t('home.none.text')}
+                cli="berth run python"
+                action={
+                  <Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>
+                    {t('home.none.do')}
+                  </Button>
+                }
+              />
+            ) : (
+              <div className="lines">
+                {sessions.slice(0, 8).map((s) => (
+                  <Mine key={s.id} of={s} />
+                ))}
+              </div>
+            )}
           </Panel>
           {!!recent.data?.items.length && (
-            <Panel title={t('home.recent')} body={false} acts={<Link to="/sessions" search={{ owner: 'me', status: 'ended' }} className="small">{t('home.ended')}</Link>}>
+            <Panel
+              title={t('home.recent')}
+              body={false}
+              acts={
+                <Link to="/sessions" search={{ owner: 'me', status: 'ended' }} className="small">
+                  {t('home.ended')}
+                </Link>
+              }>
               <div className="lines">
                 {recent.data.items.slice(0, 6).map((s) => (
                   <div key={s.id} className="row">
                     <ImageMark name={s.image} />
-                    <div className="grow"><Link to="/sessions/$id" params={{ id: s.id }} className="cut" style={{ display: 'block', color: 'var(--b-ink)' }}>{s.name}</Link>
-                      <div className="row small dim"><StateBadge status={s.status} result={s.result} plain /><Ago at={s.terminated_at} /></div></div>
-                    <Button size="compact-sm" onClick={() => void go({ to: '/sessions/new', search: { from: s.id } })} leftSection={<Icon name="play" size={12} />}>{t('session.again')}</Button>
+                    <div className="grow">
+                      <Link to="/sessions/$id" params={{ id: s.id }} className="cut" style={{ display: 'block', color: 'var(--b-ink)' }}>
+                        {s.name}
+                      </Link>
+                      <div className="row small dim">
+                        <StateBadge status={s.status} result={s.result} plain />
+                        <Ago at={s.terminated_at} />
+                      </div>
+                    </div>
+                    <Button
+                      size="compact-sm"
+                      onClick={() => void go({ to: '/sessions/new', search: { from: s.id } })}
+                      leftSection={<Icon name="play" size={12} />}>
+                      {t('session.again')}
+                    </Button>
                   </div>
                 ))}
               </div>
@@ -70,12 +126,34 @@ function Mine({ of: s }: { of: Session }) {
     <div className="row wrap" style={{ rowGap: 8 }}>
       <ImageMark name={s.image} size={28} />
       <div className="grow" style={{ minWidth: 180 }}>
-        <div className="row"><Link to="/sessions/$id" params={{ id: s.id }} className="cut" style={{ fontWeight: 500, color: 'var(--b-ink)' }}>{s.name}</Link>
-          <StateBadge status={s.status} /></div>
-        <div className="small dim">{slotLine(s.slots)}{running ? <> · <Ago at={s.status_changed ?? s.created_at} /></> : null}</div>
-        {s.status === 'PENDING' && s.why && <div className="small" style={{ color: 'var(--b-waiting)', marginTop: 2 }}>{s.why}</div>}
+        <div className="row">
+          <Link to="/sessions/$id" params={{ id: s.id }} className="cut" style={{ fontWeight: 500, color: 'var(--b-ink)' }}>
+            {s.name}
+          </Link>
+          <StateBadge status={s.status} />
+        </div>
+        <div className="small dim">
+          {slotLine(s.slots)}
+          {running ? (
+            <>
+              {' '}
+              · <Ago at={s.status_changed ?? s.created_at} />
+            </>
+          ) : null}
+        </div>
+        {s.status === 'PENDING' && s.why && (
+          <div className="small" style={{ color: 'var(--b-waiting)', marginTop: 2 }}>
+            {s.why}
+          </div>
+        )}
       </div>
-      {running && <div className="row wrap">{shown.map((a, i) => <AppButton key={a.name} session={s.id} app={a.name} main={i === 0 && a.name !== 'ttyd'} />)}</div>}
+      {running && (
+        <div className="row wrap">
+          {shown.map((a, i) => (
+            <AppButton key={a.name} session={s.id} app={a.name} main={i === 0 && a.name !== 'ttyd'} />
+          ))}
+        </div>
+      )}
     </div>
   )
 }
@@ -84,15 +162,27 @@ function Mine({ of: s }: { of: Session }) {
 function Left() {
   const project = useProject()
   const q = useQuery(limitsQuery(project))
-  if (q.isError) return <Panel title={t('home.quota')}><ErrorState error={q.error} retry={() => void q.refetch()} /></Panel>
+  if (q.isError)
+    return (
+      <Panel title={t('home.quota')}>
+        <ErrorState error={q.error} retry={() => void q.refetch()} />
+      </Panel>
+    )
   const bounds = q.data?.filter((l) => l.kind === 'running' && l.what !== 'private sessions').map(bindingOf)
   return (
     <Panel title={t('home.quota')}>
-      {!bounds ? <Skeleton lines={3} /> : (
+      {!bounds ? (
+        <Skeleton lines={3} />
+      ) : (
         <div className="stack">
           {bounds.map(({ what, level }) => (
-            <Meter key={what} slot={what === 'live sessions' ? '' : what} used={level?.using} of={level?.limit}
-              label={what === 'live sessions' ? t('nav.sessions') : slotName(what)} />
+            <Meter
+              key={what}
+              slot={what === 'live sessions' ? '' : what}
+              used={level?.using}
+              of={level?.limit}
+              label={what === 'live sessions' ? t('nav.sessions') : slotName(what)}
+            />
           ))}
           <p className="small dim">{t('home.quota.why')}</p>
         </div>
@@ -122,14 +212,41 @@ function ClusterNow() {
   for (const g of sched.data?.scaling_groups ?? []) for (const [r, n] of Object.entries(g.reasons)) reasons[r] = (reasons[r] ?? 0) + n
   const lost = agents.data?.filter((a) => a.status !== 'ALIVE').length ?? 0
   return (
-    <Panel title={t('home.cluster')} acts={<Link to="/admin/cluster" className="small">{t('do.open')}</Link>}>
-      {sched.isError ? <ErrorState error={sched.error} retry={() => void sched.refetch()} /> : !sched.data ? <Skeleton lines={3} /> : (
+    <Panel
+      title={t('home.cluster')}
+      acts={
+        <Link to="/admin/cluster" className="small">
+          {t('do.open')}
+        </Link>
+      }>
+      {sched.isError ? (
+        <ErrorState error={sched.error} retry={() => void sched.refetch()} />
+      ) : !sched.data ? (
+        <Skeleton lines={3} />
+      ) : (
         <div className="stack">
-          {Object.entries(sums).sort(([a], [b]) => (a === 'cpu' ? -1 : b === 'cpu' ? 1 : a.localeCompare(b))).map(([slot, s]) =>
-            <Meter key={slot} slot={slot} used={s.used} of={s.all} label={slotName(slot)} />)}
-          <div className="row small"><span className="grow soft">{t('nav.agents')}</span><span>{agents.data ? agents.data.length - lost : '–'}{lost > 0 && <span style={{ color: 'var(--b-failed)' }}> · {t('agent.lost', { n: lost })}</span>}</span></div>
-          <div className="row small"><span className="grow soft">{t('home.queue')}</span><span>{waiting}</span></div>
-          {Object.entries(reasons).map(([r, n]) => <div key={r} className="row small"><span className="grow dim">{tAny(`reason.${r}`, r)}</span><span className="dim">{n}</span></div>)}
+          {Object.entries(sums)
+            .sort(([a], [b]) => (a === 'cpu' ? -1 : b === 'cpu' ? 1 : a.localeCompare(b)))
+            .map(([slot, s]) => (
+              <Meter key={slot} slot={slot} used={s.used} of={s.all} label={slotName(slot)} />
+            ))}
+          <div className="row small">
+            <span className="grow soft">{t('nav.agents')}</span>
+            <span>
+              {agents.data ? agents.data.length - lost : '–'}
+              {lost > 0 && <span style={{ color: 'var(--b-failed)' }}> · {t('agent.lost', { n: lost })}</span>}
+            </span>
+          </div>
+          <div className="row small">
+            <span className="grow soft">{t('home.queue')}</span>
+            <span>{waiting}</span>
+          </div>
+          {Object.entries(reasons).map(([r, n]) => (
+            <div key={r} className="row small">
+              <span className="grow dim">{tAny(`reason.${r}`, r)}</span>
+              <span className="dim">{n}</span>
+            </div>
+          ))}
         </div>
       )}
     </Panel>

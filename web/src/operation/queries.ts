@@ -3,21 +3,30 @@ import { func } from '@/api/http'
 import type { Page } from '@/design/paged'
 
 export const announcementQuery = queryOptions({
-  queryKey: ['operation', 'announcement'], staleTime: 60_000, queryFn: () => func<{ enabled: boolean; message: string }>('/manager/announcement'),
+  queryKey: ['operation', 'announcement'],
+  staleTime: 60_000,
+  queryFn: () => func<{ enabled: boolean; message: string }>('/manager/announcement'),
 })
 export const announce = (enabled: boolean, message: string) => func<null>('/manager/announcement', { body: { enabled, message } })
 
-export interface Finding { severity: string; kind: string; object: string; detail: string; next: string }
+export interface Finding {
+  severity: string
+  kind: string
+  object: string
+  detail: string
+  next: string
+}
 
 /** Whether the cluster answers; for administrators, what is wrong with it. */
-export const healthQuery = (admin: boolean) => queryOptions({
-  queryKey: ['operation', 'health', admin],
-  queryFn: async (): Promise<Finding[]> => {
-    if (admin) return (await func<{ findings: Finding[] }>('/manager/doctor')).findings
-    await func<unknown>('/auth')
-    return []
-  },
-})
+export const healthQuery = (admin: boolean) =>
+  queryOptions({
+    queryKey: ['operation', 'health', admin],
+    queryFn: async (): Promise<Finding[]> => {
+      if (admin) return (await func<{ findings: Finding[] }>('/manager/doctor')).findings
+      await func<unknown>('/auth')
+      return []
+    },
+  })
 
 export interface AuditEntry {
   id: number
@@ -36,11 +45,15 @@ export interface AuditEntry {
 }
 
 export async function listAudit(filter: string, limit: number, offset: number, signal: AbortSignal): Promise<Page<AuditEntry>> {
-  const d = await func<{ items: AuditEntry[]; total_count: number }>('/audit', { query: { filter: filter || undefined, order: '-id', limit, offset }, signal })
+  const d = await func<{ items: AuditEntry[]; total_count: number }>('/audit', {
+    query: { filter: filter || undefined, order: '-id', limit, offset },
+    signal,
+  })
   return { items: d.items, total: d.total_count }
 }
 
 export const clusterStatusQuery = queryOptions({
-  queryKey: ['operation', 'status'], queryFn: () => func<{ status: string; active_sessions: number; nodes: { id: string; version: string }[] }>('/manager/status'),
+  queryKey: ['operation', 'status'],
+  queryFn: () => func<{ status: string; active_sessions: number; nodes: { id: string; version: string }[] }>('/manager/status'),
 })
 export const setClusterStatus = (status: string) => func<null>('/manager/status', { method: 'PUT', body: { status, force_kill: false } })

@@ -5,11 +5,34 @@ import { useState } from 'react'
 import { amount, bytes, order, slotLine, slotName } from '@/design/amounts'
 import { Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
-import { Ago, Cli, ConfirmAction, EmptyState, ErrorState, Facts, Meter, PageHead, Panel, Skeleton, StateBadge, toast, useTitle } from '@/design/parts'
+import {
+  Ago,
+  Cli,
+  ConfirmAction,
+  EmptyState,
+  ErrorState,
+  Facts,
+  Meter,
+  PageHead,
+  Panel,
+  Skeleton,
+  StateBadge,
+  toast,
+  useTitle,
+} from '@/design/parts'
 import { healthQuery } from '@/operation/queries'
 import { queueQuery, type Session } from '@/session/queries'
 import { t, tAny } from '@/words'
-import { agentQuery, agentsQuery, cordon, schedulerQuery, schedulingChoicesQuery, setScheduler, type Agent, type SchedulerGroup } from './queries'
+import {
+  agentQuery,
+  agentsQuery,
+  cordon,
+  schedulerQuery,
+  schedulingChoicesQuery,
+  setScheduler,
+  type Agent,
+  type SchedulerGroup,
+} from './queries'
 import './cluster.css'
 
 const route = getRouteApi('/admin/cluster')
@@ -26,24 +49,57 @@ export function ClusterPage() {
   const shown = agents.data?.find((a) => a.id === open)
   return (
     <div className="page">
-      <PageHead title={t('nav.cluster')} sub={agents.data && <span>{t('cluster.sum', { n: agents.data.length, w: queue.data?.total ?? 0 })}</span>} />
+      <PageHead
+        title={t('nav.cluster')}
+        sub={agents.data && <span>{t('cluster.sum', { n: agents.data.length, w: queue.data?.total ?? 0 })}</span>}
+      />
       {!!problems.data?.length && (
         <Panel title={t('cluster.problems', { n: problems.data.length })} body={false}>
-          <div className="lines">{problems.data.map((p, i) => (
-            <div key={i} className="row top"><span style={{ color: p.severity === 'error' ? 'var(--b-failed)' : 'var(--b-waiting)', marginTop: 2 }}><Icon name="warn" /></span>
-              <div className="grow stack tight"><span><strong style={{ fontWeight: 500 }}>{p.object}</strong> {p.detail}</span>{p.next && <span className="soft small">{t('error.next', { next: p.next })}</span>}</div></div>
-          ))}</div>
+          <div className="lines">
+            {problems.data.map((p, i) => (
+              <div key={i} className="row top">
+                <span style={{ color: p.severity === 'error' ? 'var(--b-failed)' : 'var(--b-waiting)', marginTop: 2 }}>
+                  <Icon name="warn" />
+                </span>
+                <div className="grow stack tight">
+                  <span>
+                    <strong style={{ fontWeight: 500 }}>{p.object}</strong> {p.detail}
+                  </span>
+                  {p.next && <span className="soft small">{t('error.next', { next: p.next })}</span>}
+                </div>
+              </div>
+            ))}
+          </div>
         </Panel>
       )}
       <Tabs value={tab} onChange={(v) => void go({ search: v && v !== 'agents' ? { tab: v } : {}, replace: true })}>
-        <Tabs.List><Tabs.Tab value="agents">{t('nav.agents')}</Tabs.Tab><Tabs.Tab value="queue" rightSection={queue.data?.total ? <span className="tag">{queue.data.total}</span> : null}>{t('cluster.queue')}</Tabs.Tab><Tabs.Tab value="groups">{t('cluster.groups')}</Tabs.Tab></Tabs.List>
+        <Tabs.List>
+          <Tabs.Tab value="agents">{t('nav.agents')}</Tabs.Tab>
+          <Tabs.Tab value="queue" rightSection={queue.data?.total ? <span className="tag">{queue.data.total}</span> : null}>
+            {t('cluster.queue')}
+          </Tabs.Tab>
+          <Tabs.Tab value="groups">{t('cluster.groups')}</Tabs.Tab>
+        </Tabs.List>
       </Tabs>
-      {tab === 'agents' && (agents.isError && !agents.data ? <ErrorState error={agents.error} retry={() => void agents.refetch()} /> : !agents.data ? <Skeleton lines={4} h={40} />
-        : agents.data.length === 0 ? <EmptyState title={t('cluster.noagents')} text={t('cluster.noagents.text')} cli="berth agent --config agent.toml" />
-          : <div className="tiles">{agents.data.map((a) => <Tile key={a.id} of={a} onOpen={() => setOpen(a.id)} />)}</div>)}
+      {tab === 'agents' &&
+        (agents.isError && !agents.data ? (
+          <ErrorState error={agents.error} retry={() => void agents.refetch()} />
+        ) : !agents.data ? (
+          <Skeleton lines={4} h={40} />
+        ) : agents.data.length === 0 ? (
+          <EmptyState title={t('cluster.noagents')} text={t('cluster.noagents.text')} cli="berth agent --config agent.toml" />
+        ) : (
+          <div className="tiles">
+            {agents.data.map((a) => (
+              <Tile key={a.id} of={a} onOpen={() => setOpen(a.id)} />
+            ))}
+          </div>
+        ))}
       {tab === 'queue' && <Queue rows={queue.data?.items} error={queue.error} retry={() => void queue.refetch()} />}
       {tab === 'groups' && <Groups />}
-      <Modal opened={!!shown} onClose={() => setOpen('')} title={shown?.id} size={680}>{shown && <AgentDetail of={shown} />}</Modal>
+      <Modal opened={!!shown} onClose={() => setOpen('')} title={shown?.id} size={680}>
+        {shown && <AgentDetail of={shown} />}
+      </Modal>
     </div>
   )
 }
@@ -51,27 +107,53 @@ export function ClusterPage() {
 /** An agent with its devices as cells. Unmeasured devices say so instead of showing nothing. */
 function Tile({ of: a, onOpen }: { of: Agent; onOpen: () => void }) {
   const devices = a.hardware.filter((d) => d.Slot !== 'mem')
-  const held = Object.fromEntries(Object.keys(a.available).map((s) => [s, { used: amount(a.occupied[s]) ?? 0, all: amount(a.available[s]) ?? 0 }]))
+  const held = Object.fromEntries(
+    Object.keys(a.available).map((s) => [s, { used: amount(a.occupied[s]) ?? 0, all: amount(a.available[s]) ?? 0 }]),
+  )
   const full: Record<string, number> = {}
   for (const [s, h] of Object.entries(held)) full[s] = h.all ? h.used / h.all : 0
   const seen: Record<string, number> = {}
   return (
     <button type="button" className="tile" onClick={onOpen} aria-label={t('cluster.open', { name: a.id })}>
-      <span className="row"><strong className="cut grow" style={{ fontWeight: 600 }}>{a.id}</strong><StateBadge status={stateOfAgent(a)} /></span>
-      <span className="small dim">{a.scaling_group} · {a.architecture}{a.container_count ? ` · ${t('cluster.containers', { n: a.container_count })}` : ''}</span>
+      <span className="row">
+        <strong className="cut grow" style={{ fontWeight: 600 }}>
+          {a.id}
+        </strong>
+        <StateBadge status={stateOfAgent(a)} />
+      </span>
+      <span className="small dim">
+        {a.scaling_group} · {a.architecture}
+        {a.container_count ? ` · ${t('cluster.containers', { n: a.container_count })}` : ''}
+      </span>
       <span className="cells" aria-hidden="true">
         {devices.map((d) => {
           const nth = (seen[d.Slot] = (seen[d.Slot] ?? 0) + 1)
           const on = nth <= Math.round((full[d.Slot] ?? 0) * devices.filter((x) => x.Slot === d.Slot).length)
           const stat = a.devices[d.Slot.replace(/\..*/, '') + '_util']?.[d.ID]
-          return <Tooltip key={`${d.Slot}-${d.ID}`} label={`${slotName(d.Slot)} ${d.ID}${d.Healthy ? '' : `: ${t('cluster.broken')}`}${stat ? ` · ${Math.round(Number(stat.pct))} %` : ''}`}><i className={!d.Healthy ? 'bad' : on ? 'on' : ''} /></Tooltip>
+          return (
+            <Tooltip
+              key={`${d.Slot}-${d.ID}`}
+              label={`${slotName(d.Slot)} ${d.ID}${d.Healthy ? '' : `: ${t('cluster.broken')}`}${stat ? ` · ${Math.round(Number(stat.pct))} %` : ''}`}>
+              <i className={!d.Healthy ? 'bad' : on ? 'on' : ''} />
+            </Tooltip>
+          )
         })}
       </span>
       <span className="stack tight" style={{ gap: 8 }}>
-        {order(Object.keys(held)).map((s) => <Meter key={s} slot={s} used={held[s]!.used} of={held[s]!.all} label={slotName(s)} />)}
+        {order(Object.keys(held)).map((s) => (
+          <Meter key={s} slot={s} used={held[s]!.used} of={held[s]!.all} label={slotName(s)} />
+        ))}
       </span>
-      {a.node['cpu_util'] && <span className="small dim">{t('cluster.measured', { cpu: Math.round(Number(a.node['cpu_util'].pct)), mem: bytes(a.node['mem']?.current) })}</span>}
-      {a.conditions.length > 0 && <span className="small" style={{ color: 'var(--b-failed)' }}>{a.conditions.map((c) => c.detail ?? c.msg ?? c.kind).join('; ')}</span>}
+      {a.node['cpu_util'] && (
+        <span className="small dim">
+          {t('cluster.measured', { cpu: Math.round(Number(a.node['cpu_util'].pct)), mem: bytes(a.node['mem']?.current) })}
+        </span>
+      )}
+      {a.conditions.length > 0 && (
+        <span className="small" style={{ color: 'var(--b-failed)' }}>
+          {a.conditions.map((c) => c.detail ?? c.msg ?? c.kind).join('; ')}
+        </span>
+      )}
     </button>
   )
 }
@@ -84,17 +166,68 @@ function AgentDetail({ of: a }: { of: Agent }) {
   const n = q.data?.session_count ?? 0
   return (
     <div className="stack">
-      <Facts of={[[t('col.status'), <StateBadge key="s" status={stateOfAgent(a)} />], [t('about.group'), a.scaling_group], [t('agent.addr'), <code key="a">{a.addr}</code>], [t('agent.version'), a.version],
-        [t('agent.first'), <Ago key="f" at={a.first_contact} />], [t('agent.free'), slotLine(Object.fromEntries(Object.keys(a.available).map((s) => [s, String((amount(a.available[s]) ?? 0) - (amount(a.occupied[s]) ?? 0))]))) || t('agent.nothing')]]} />
+      <Facts
+        of={[
+          [t('col.status'), <StateBadge key="s" status={stateOfAgent(a)} />],
+          [t('about.group'), a.scaling_group],
+          [t('agent.addr'), <code key="a">{a.addr}</code>],
+          [t('agent.version'), a.version],
+          [t('agent.first'), <Ago key="f" at={a.first_contact} />],
+          [
+            t('agent.free'),
+            slotLine(
+              Object.fromEntries(
+                Object.keys(a.available).map((s) => [s, String((amount(a.available[s]) ?? 0) - (amount(a.occupied[s]) ?? 0))]),
+              ),
+            ) || t('agent.nothing'),
+          ],
+        ]}
+      />
       <Panel title={t('agent.sessions', { n })} body={false}>
-        {q.isError ? <div className="body"><ErrorState error={q.error} retry={() => void q.refetch()} /></div> : !q.data ? <div className="body"><Skeleton lines={2} /></div> : q.data.sessions.length === 0 ? <div className="body dim">{t('agent.idle')}</div> : (
-          <div className="lines" style={{ maxHeight: 260, overflow: 'auto' }}>{q.data.sessions.map((s) => <div key={s.id} className="row"><Link to="/sessions/$id" params={{ id: s.id }} className="grow cut">{s.name}</Link><span className="dim small">{s.user_email}</span><StateBadge status={s.status} /></div>)}</div>
+        {q.isError ? (
+          <div className="body">
+            <ErrorState error={q.error} retry={() => void q.refetch()} />
+          </div>
+        ) : !q.data ? (
+          <div className="body">
+            <Skeleton lines={2} />
+          </div>
+        ) : q.data.sessions.length === 0 ? (
+          <div className="body dim">{t('agent.idle')}</div>
+        ) : (
+          <div className="lines" style={{ maxHeight: 260, overflow: 'auto' }}>
+            {q.data.sessions.map((s) => (
+              <div key={s.id} className="row">
+                <Link to="/sessions/$id" params={{ id: s.id }} className="grow cut">
+                  {s.name}
+                </Link>
+                <span className="dim small">{s.user_email}</span>
+                <StateBadge status={s.status} />
+              </div>
+            ))}
+          </div>
         )}
       </Panel>
-      {a.schedulable ? <Button onClick={() => setAsk(true)} style={{ alignSelf: 'flex-start' }}>{t('agent.cordon')}</Button>
-        : <Button variant="filled" onClick={() => void set(true).catch((e: Error) => toast(e.message))} style={{ alignSelf: 'flex-start' }}>{t('agent.uncordon')}</Button>}
+      {a.schedulable ? (
+        <Button onClick={() => setAsk(true)} style={{ alignSelf: 'flex-start' }}>
+          {t('agent.cordon')}
+        </Button>
+      ) : (
+        <Button variant="filled" onClick={() => void set(true).catch((e: Error) => toast(e.message))} style={{ alignSelf: 'flex-start' }}>
+          {t('agent.uncordon')}
+        </Button>
+      )}
       <Cli line={`berth agent drain ${a.id}`} />
-      <ConfirmAction open={ask} onClose={() => setAsk(false)} title={t('agent.cordon.title', { name: a.id })} verb={t('agent.cordon')} doing={t('agent.cordon')} danger={false} onDo={() => set(false)}>{t('agent.cordon.text', { n })}</ConfirmAction>
+      <ConfirmAction
+        open={ask}
+        onClose={() => setAsk(false)}
+        title={t('agent.cordon.title', { name: a.id })}
+        verb={t('agent.cordon')}
+        doing={t('agent.cordon')}
+        danger={false}
+        onDo={() => set(false)}>
+        {t('agent.cordon.text', { n })}
+      </ConfirmAction>
     </div>
   )
 }
@@ -102,15 +235,36 @@ function AgentDetail({ of: a }: { of: Agent }) {
 function Queue({ rows, error, retry }: { rows: Session[] | undefined; error: unknown; retry: () => void }) {
   const go = useNavigate()
   const columns: Column<Session>[] = [
-    { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', cell: (s) => <Link to="/sessions/$id" params={{ id: s.id }} style={{ color: 'var(--b-ink)' }}>{s.name}</Link> },
+    {
+      id: 'name',
+      title: t('col.name'),
+      width: 'minmax(160px, 1fr)',
+      cell: (s) => (
+        <Link to="/sessions/$id" params={{ id: s.id }} style={{ color: 'var(--b-ink)' }}>
+          {s.name}
+        </Link>
+      ),
+    },
     { id: 'why', title: t('col.why'), width: 'minmax(240px, 3fr)', cell: (s) => <span title={s.why}>{s.why}</span> },
     { id: 'slots', title: t('col.resources'), width: 'minmax(130px, 1fr)', wide: true, cell: (s) => slotLine(s.slots) },
     { id: 'who', title: t('col.owner'), width: 'minmax(140px, 1fr)', wide: true, cell: (s) => s.user_email },
     { id: 'group', title: t('about.group'), width: '120px', wide: true, cell: (s) => s.scaling_group },
     { id: 'since', title: t('wait.since'), width: '120px', cell: (s) => <Ago at={s.created_at} /> },
   ]
-  return <div className="panel"><Listing label={t('cluster.queue')} columns={columns} rows={rows} rowKey={(s) => s.id} error={error} retry={retry} onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })}
-    empty={<EmptyState title={t('cluster.noqueue')} cli="berth scheduler info" />} /></div>
+  return (
+    <div className="panel">
+      <Listing
+        label={t('cluster.queue')}
+        columns={columns}
+        rows={rows}
+        rowKey={(s) => s.id}
+        error={error}
+        retry={retry}
+        onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })}
+        empty={<EmptyState title={t('cluster.noqueue')} cli="berth scheduler info" />}
+      />
+    </div>
+  )
 }
 
 function Groups() {
@@ -121,16 +275,54 @@ function Groups() {
   return (
     <div className="grid2">
       {q.data.scaling_groups.map((g) => (
-        <Panel key={g.name} title={<span className="row">{g.name}{!g.is_active && <span className="tag">{t('status.inactive')}</span>}</span>} acts={<Button size="compact-sm" onClick={() => setEdit(g)}>{t('do.edit')}</Button>}>
+        <Panel
+          key={g.name}
+          title={
+            <span className="row">
+              {g.name}
+              {!g.is_active && <span className="tag">{t('status.inactive')}</span>}
+            </span>
+          }
+          acts={
+            <Button size="compact-sm" onClick={() => setEdit(g)}>
+              {t('do.edit')}
+            </Button>
+          }>
           <div className="stack">
-            {order(Object.keys(g.capacity)).map((s) => <Meter key={s} slot={s} used={g.occupied[s] ?? '0'} of={g.capacity[s]} label={slotName(s)} />)}
-            <Facts of={[[t('group.order'), g.scheduler], [t('group.placement'), g.placement], [t('nav.agents'), `${g.agents_alive}${g.agents_cordoned ? ` · ${t('group.cordoned', { n: g.agents_cordoned })}` : ''}${g.agents_lost ? ` · ${t('agent.lost', { n: g.agents_lost })}` : ''}`],
-              [t('filter.running'), g.running], [t('filter.waiting'), g.pending ? `${g.pending} (${Object.entries(g.reasons).map(([r, n]) => `${n} ${tAny(`reason.${r}`, r)}`).join(', ')})` : 0]]} />
-            {g.warning && <div className="note"><Icon name="warn" /><span>{g.warning}</span></div>}
+            {order(Object.keys(g.capacity)).map((s) => (
+              <Meter key={s} slot={s} used={g.occupied[s] ?? '0'} of={g.capacity[s]} label={slotName(s)} />
+            ))}
+            <Facts
+              of={[
+                [t('group.order'), g.scheduler],
+                [t('group.placement'), g.placement],
+                [
+                  t('nav.agents'),
+                  `${g.agents_alive}${g.agents_cordoned ? ` · ${t('group.cordoned', { n: g.agents_cordoned })}` : ''}${g.agents_lost ? ` · ${t('agent.lost', { n: g.agents_lost })}` : ''}`,
+                ],
+                [t('filter.running'), g.running],
+                [
+                  t('filter.waiting'),
+                  g.pending
+                    ? `${g.pending} (${Object.entries(g.reasons)
+                        .map(([r, n]) => `${n} ${tAny(`reason.${r}`, r)}`)
+                        .join(', ')})`
+                    : 0,
+                ],
+              ]}
+            />
+            {g.warning && (
+              <div className="note">
+                <Icon name="warn" />
+                <span>{g.warning}</span>
+              </div>
+            )}
           </div>
         </Panel>
       ))}
-      <Modal opened={!!edit} onClose={() => setEdit(null)} title={edit?.name}>{edit && <GroupForm of={edit} onDone={() => setEdit(null)} />}</Modal>
+      <Modal opened={!!edit} onClose={() => setEdit(null)} title={edit?.name}>
+        {edit && <GroupForm of={edit} onDone={() => setEdit(null)} />}
+      </Modal>
     </div>
   )
 }
@@ -145,14 +337,40 @@ function GroupForm({ of: g, onDone }: { of: SchedulerGroup; onDone: () => void }
   const save = () => {
     setBusy(true)
     setError(null)
-    setScheduler(g.name, { scheduler: by, scheduler_opts: { agent_selection_strategy: where } }).then(() => client.invalidateQueries({ queryKey: ['resource'] })).then(onDone, setError).finally(() => setBusy(false))
+    setScheduler(g.name, { scheduler: by, scheduler_opts: { agent_selection_strategy: where } })
+      .then(() => client.invalidateQueries({ queryKey: ['resource'] }))
+      .then(onDone, setError)
+      .finally(() => setBusy(false))
   }
   return (
-    <form className="stack" onSubmit={(e) => { e.preventDefault(); save() }}>
-      <Select label={t('group.order')} value={by} onChange={(v) => setBy(v ?? by)} data={choices.data?.orders ?? [by]} allowDeselect={false} description={t('group.when')} />
-      <Select label={t('group.placement')} value={where} onChange={(v) => setWhere(v ?? where)} data={choices.data?.placements ?? [where]} allowDeselect={false} />
+    <form
+      className="stack"
+      onSubmit={(e) => {
+        e.preventDefault()
+        save()
+      }}>
+      <Select
+        label={t('group.order')}
+        value={by}
+        onChange={(v) => setBy(v ?? by)}
+        data={choices.data?.orders ?? [by]}
+        allowDeselect={false}
+        description={t('group.when')}
+      />
+      <Select
+        label={t('group.placement')}
+        value={where}
+        onChange={(v) => setWhere(v ?? where)}
+        data={choices.data?.placements ?? [where]}
+        allowDeselect={false}
+      />
       {error !== null && <ErrorState error={error} />}
-      <div className="row" style={{ justifyContent: 'flex-end' }}><Button onClick={onDone}>{t('do.cancel')}</Button><Button type="submit" variant="filled" loading={busy}>{t('do.save')}</Button></div>
+      <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <Button onClick={onDone}>{t('do.cancel')}</Button>
+        <Button type="submit" variant="filled" loading={busy}>
+          {t('do.save')}
+        </Button>
+      </div>
     </form>
   )
 }

@@ -20,17 +20,66 @@ export function PoliciesPage() {
   const none = <span className="dim">{t('policy.nolimit')}</span>
   const columns: Column<KeypairPolicy>[] = [
     { id: 'name', title: t('col.name'), width: 'minmax(140px, 1fr)', cell: (p) => <span style={{ fontWeight: 500 }}>{p.name}</span> },
-    { id: 'slots', title: t('policy.slots'), width: 'minmax(180px, 2fr)', cell: (p) => slotLine(parsed(p.total_resource_slots, {})) || none },
-    { id: 'sessions', title: t('policy.sessions'), width: '120px', num: true, cell: (p) => (unlimited(p.max_concurrent_sessions) ? none : p.max_concurrent_sessions) },
-    { id: 'containers', title: t('policy.containers'), width: '140px', num: true, wide: true, cell: (p) => (unlimited(p.max_containers_per_session) ? none : p.max_containers_per_session) },
-    { id: 'idle', title: t('policy.idle'), width: '120px', num: true, wide: true, cell: (p) => (unlimited(p.idle_timeout) ? none : span(p.idle_timeout * 1000)) },
-    { id: 'life', title: t('policy.life'), width: '120px', num: true, wide: true, cell: (p) => (unlimited(p.max_session_lifetime) ? none : span(p.max_session_lifetime * 1000)) },
+    {
+      id: 'slots',
+      title: t('policy.slots'),
+      width: 'minmax(180px, 2fr)',
+      cell: (p) => slotLine(parsed(p.total_resource_slots, {})) || none,
+    },
+    {
+      id: 'sessions',
+      title: t('policy.sessions'),
+      width: '120px',
+      num: true,
+      cell: (p) => (unlimited(p.max_concurrent_sessions) ? none : p.max_concurrent_sessions),
+    },
+    {
+      id: 'containers',
+      title: t('policy.containers'),
+      width: '140px',
+      num: true,
+      wide: true,
+      cell: (p) => (unlimited(p.max_containers_per_session) ? none : p.max_containers_per_session),
+    },
+    {
+      id: 'idle',
+      title: t('policy.idle'),
+      width: '120px',
+      num: true,
+      wide: true,
+      cell: (p) => (unlimited(p.idle_timeout) ? none : span(p.idle_timeout * 1000)),
+    },
+    {
+      id: 'life',
+      title: t('policy.life'),
+      width: '120px',
+      num: true,
+      wide: true,
+      cell: (p) => (unlimited(p.max_session_lifetime) ? none : span(p.max_session_lifetime * 1000)),
+    },
   ]
   return (
     <div className="page">
-      <PageHead title={t('nav.policies')} sub={<span>{t('policy.text')}</span>}><Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setOpen('new')}>{t('policy.new')}</Button></PageHead>
-      <div className="panel"><Listing label={t('nav.policies')} columns={columns} rows={q.data} rowKey={(p) => p.name} onOpen={setOpen} error={q.error} retry={() => void q.refetch()} empty={<EmptyState title={t('policy.none')} cli="berth policy create NAME" />} /></div>
-      <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('policy.new') : (open?.name ?? '')} size={560}>{open !== null && <PolicyForm of={open === 'new' ? null : open} onDone={() => setOpen(null)} />}</Modal>
+      <PageHead title={t('nav.policies')} sub={<span>{t('policy.text')}</span>}>
+        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setOpen('new')}>
+          {t('policy.new')}
+        </Button>
+      </PageHead>
+      <div className="panel">
+        <Listing
+          label={t('nav.policies')}
+          columns={columns}
+          rows={q.data}
+          rowKey={(p) => p.name}
+          onOpen={setOpen}
+          error={q.error}
+          retry={() => void q.refetch()}
+          empty={<EmptyState title={t('policy.none')} cli="berth policy create NAME" />}
+        />
+      </div>
+      <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('policy.new') : (open?.name ?? '')} size={560}>
+        {open !== null && <PolicyForm of={open === 'new' ? null : open} onDone={() => setOpen(null)} />}
+      </Modal>
     </div>
   )
 }
@@ -40,7 +89,9 @@ function PolicyForm({ of: p, onDone }: { of: KeypairPolicy | null; onDone: () =>
   const slots = useQuery(slotsQuery)
   const before = parsed<Record<string, string>>(p?.total_resource_slots, {})
   const [name, setName] = useState('')
-  const [limits, setLimits] = useState<Record<string, number | ''>>(() => Object.fromEntries(Object.entries(before).map(([s, v]) => [s, (amount(v) ?? 0) / (isMemory(s) ? GiB : 1)])))
+  const [limits, setLimits] = useState<Record<string, number | ''>>(() =>
+    Object.fromEntries(Object.entries(before).map(([s, v]) => [s, (amount(v) ?? 0) / (isMemory(s) ? GiB : 1)])),
+  )
   const [sessions, setSessions] = useState<number | string>(p?.max_concurrent_sessions || '')
   const [containers, setContainers] = useState<number | string>(p?.max_containers_per_session ?? 1)
   const [idle, setIdle] = useState<number | string>(p?.idle_timeout ? p.idle_timeout / 60 : '')
@@ -54,26 +105,81 @@ function PolicyForm({ of: p, onDone }: { of: KeypairPolicy | null; onDone: () =>
     setError(null)
     const total: Record<string, string> = {}
     for (const [s, v] of Object.entries(limits)) if (v !== '') total[s] = String(Math.round(v * (isMemory(s) ? GiB : 1)))
-    const props = { default_for_unspecified: p?.default_for_unspecified ?? 'UNLIMITED', total_resource_slots: JSON.stringify(total), max_concurrent_sessions: Number(sessions) || 0,
-      max_containers_per_session: Number(containers) || 1, idle_timeout: Math.round((Number(idle) || 0) * 60), max_session_lifetime: Math.round((Number(life) || 0) * 3600) }
+    const props = {
+      default_for_unspecified: p?.default_for_unspecified ?? 'UNLIMITED',
+      total_resource_slots: JSON.stringify(total),
+      max_concurrent_sessions: Number(sessions) || 0,
+      max_containers_per_session: Number(containers) || 1,
+      idle_timeout: Math.round((Number(idle) || 0) * 60),
+      max_session_lifetime: Math.round((Number(life) || 0) * 3600),
+    }
     const work = p ? modifyPolicy(p.name, props) : createPolicy(name.trim(), props)
-    work.then(() => client.invalidateQueries({ queryKey: ['resource'] })).then(onDone, setError).finally(() => setBusy(false))
+    work
+      .then(() => client.invalidateQueries({ queryKey: ['resource'] }))
+      .then(onDone, setError)
+      .finally(() => setBusy(false))
   }
-  const number = (label: string, value: number | string, set: (v: number | string) => void, description?: string) =>
-    <NumberInput label={label} value={value} onChange={set} min={0} placeholder={t('policy.nolimit')} w={170} {...(description ? { description } : {})} />
+  const number = (label: string, value: number | string, set: (v: number | string) => void, description?: string) => (
+    <NumberInput
+      label={label}
+      value={value}
+      onChange={set}
+      min={0}
+      placeholder={t('policy.nolimit')}
+      w={170}
+      {...(description ? { description } : {})}
+    />
+  )
   return (
     <form className="stack" onSubmit={submit}>
       {!p && <TextInput label={t('col.name')} value={name} onChange={(e) => setName(e.currentTarget.value)} required data-autofocus />}
       <span className="section-title">{t('policy.slots')}</span>
-      <div className="row wrap top">{order([...new Set([...Object.keys(slots.data ?? {}), ...Object.keys(limits)])]).map((s) => (
-        <NumberInput key={s} label={slotName(s) + (isMemory(s) ? ' (GiB)' : '')} value={limits[s] ?? ''} min={0} placeholder={t('policy.nolimit')} w={150} onChange={(v) => setLimits({ ...limits, [s]: v === '' ? '' : Number(v) })} />))}</div>
+      <div className="row wrap top">
+        {order([...new Set([...Object.keys(slots.data ?? {}), ...Object.keys(limits)])]).map((s) => (
+          <NumberInput
+            key={s}
+            label={slotName(s) + (isMemory(s) ? ' (GiB)' : '')}
+            value={limits[s] ?? ''}
+            min={0}
+            placeholder={t('policy.nolimit')}
+            w={150}
+            onChange={(v) => setLimits({ ...limits, [s]: v === '' ? '' : Number(v) })}
+          />
+        ))}
+      </div>
       <span className="section-title">{t('nav.sessions')}</span>
-      <div className="row wrap top">{number(t('policy.sessions'), sessions, setSessions)}{number(t('policy.containers'), containers, setContainers)}{number(t('policy.idle.min'), idle, setIdle)}{number(t('policy.life.h'), life, setLife)}</div>
+      <div className="row wrap top">
+        {number(t('policy.sessions'), sessions, setSessions)}
+        {number(t('policy.containers'), containers, setContainers)}
+        {number(t('policy.idle.min'), idle, setIdle)}
+        {number(t('policy.life.h'), life, setLife)}
+      </div>
       <p className="small dim">{t('policy.when')}</p>
       {error !== null && <ErrorState error={error} />}
-      <div className="row">{p && p.name !== 'default' && <Button onClick={() => setAsk(true)}>{t('policy.delete')}</Button>}
-        <span className="end row"><Button onClick={onDone}>{t('do.cancel')}</Button><Button type="submit" variant="filled" loading={busy}>{p ? t('do.save') : t('policy.create')}</Button></span></div>
-      {p && <ConfirmAction open={ask} onClose={() => setAsk(false)} title={t('policy.delete')} verb={t('policy.delete')} doing={t('do.deleting')} onDo={async () => { await deletePolicy(p.name); await client.invalidateQueries({ queryKey: ['resource'] }); onDone() }}>{t('policy.delete.text', { name: p.name })}</ConfirmAction>}
+      <div className="row">
+        {p && p.name !== 'default' && <Button onClick={() => setAsk(true)}>{t('policy.delete')}</Button>}
+        <span className="end row">
+          <Button onClick={onDone}>{t('do.cancel')}</Button>
+          <Button type="submit" variant="filled" loading={busy}>
+            {p ? t('do.save') : t('policy.create')}
+          </Button>
+        </span>
+      </div>
+      {p && (
+        <ConfirmAction
+          open={ask}
+          onClose={() => setAsk(false)}
+          title={t('policy.delete')}
+          verb={t('policy.delete')}
+          doing={t('do.deleting')}
+          onDo={async () => {
+            await deletePolicy(p.name)
+            await client.invalidateQueries({ queryKey: ['resource'] })
+            onDone()
+          }}>
+          {t('policy.delete.text', { name: p.name })}
+        </ConfirmAction>
+      )}
     </form>
   )
 }

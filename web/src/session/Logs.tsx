@@ -37,21 +37,26 @@ export function Logs({ session, live, kernels }: { session: string; live: boolea
     const size = new TextEncoder()
     const read = async (tries: number): Promise<void> => {
       try {
-        await funcStream(`/session/${session}/logs`, { query: { follow: live, from: got, kernel_id: kernel || undefined }, signal: stop.signal }, (part) => {
-          got += size.encode(part).length
-          all = (all + part).slice(-most)
-          setError(null)
-          tries = 0
-          if (!drawn) {
-            drawn = true
-            requestAnimationFrame(draw)
-          }
-        })
+        await funcStream(
+          `/session/${session}/logs`,
+          { query: { follow: live, from: got, kernel_id: kernel || undefined }, signal: stop.signal },
+          (part) => {
+            got += size.encode(part).length
+            all = (all + part).slice(-most)
+            setError(null)
+            tries = 0
+            if (!drawn) {
+              drawn = true
+              requestAnimationFrame(draw)
+            }
+          },
+        )
         if (!stop.signal.aborted) setText(all)
       } catch (err) {
         if (stop.signal.aborted) return
         // A broken stream goes on where it stopped.
-        if (live && (!(err instanceof Problem) || err.passing)) timer = setTimeout(() => void read(tries + 1), Math.min(10_000, 500 * 2 ** tries))
+        if (live && (!(err instanceof Problem) || err.passing))
+          timer = setTimeout(() => void read(tries + 1), Math.min(10_000, 500 * 2 ** tries))
         if (tries > 1 || !live) setError(err)
       }
     }
@@ -69,7 +74,6 @@ export function Logs({ session, live, kernels }: { session: string; live: boolea
     const el = box.current
     if (el && following && !find) el.scrollTop = el.scrollHeight
   }, [text, following, find])
-  const href = `/func/session/${session}/logs${kernel ? `?kernel_id=${kernel}` : ''}`
   const save = () => {
     // The answer without the header would be JSON; what was read is the text itself.
     const a = document.createElement('a')
@@ -78,28 +82,77 @@ export function Logs({ session, live, kernels }: { session: string; live: boolea
     a.click()
     URL.revokeObjectURL(a.href)
   }
-  void href
   return (
     <div>
       <div className="row wrap" style={{ padding: '8px 12px', borderBottom: '1px solid var(--b-line)' }}>
-        <TextInput size="xs" type="search" placeholder={t('logs.find')} aria-label={t('logs.find')} value={find} onChange={(e) => setFind(e.currentTarget.value)} leftSection={<Icon name="search" size={14} />} />
+        <TextInput
+          size="xs"
+          type="search"
+          placeholder={t('logs.find')}
+          aria-label={t('logs.find')}
+          value={find}
+          onChange={(e) => setFind(e.currentTarget.value)}
+          leftSection={<Icon name="search" size={14} />}
+        />
         {find && <span className="small dim">{t('logs.hits', { n: hits.length })}</span>}
-        {kernels.length > 1 && <Select size="xs" w={130} aria-label={t('kernel.title')} value={kernel || kernels[0]!.id} onChange={(v) => setKernel(v ?? '')}
-          data={kernels.map((k) => ({ value: k.id, label: k.cluster_hostname }))} />}
+        {kernels.length > 1 && (
+          <Select
+            size="xs"
+            w={130}
+            aria-label={t('kernel.title')}
+            value={kernel || kernels[0]!.id}
+            onChange={(v) => setKernel(v ?? '')}
+            data={kernels.map((k) => ({ value: k.id, label: k.cluster_hostname }))}
+          />
+        )}
         <span className="end row">
-          {live && <button type="button" className="chip" aria-pressed={following} onClick={() => setFollowing(!following)}>{t('logs.follow')}</button>}
-          <Button size="compact-sm" onClick={save} disabled={!text} leftSection={<Icon name="download" size={14} />}>{t('do.download')}</Button>
+          {live && (
+            <button type="button" className="chip" aria-pressed={following} onClick={() => setFollowing(!following)}>
+              {t('logs.follow')}
+            </button>
+          )}
+          <Button size="compact-sm" onClick={save} disabled={!text} leftSection={<Icon name="download" size={14} />}>
+            {t('do.download')}
+          </Button>
         </span>
       </div>
-      {error !== null && <div style={{ padding: 12 }}><ErrorState error={error} retry={() => setTurn((n) => n + 1)} /></div>}
-      {text === null ? <div style={{ padding: 16 }}><Skeleton /></div>
-        : text === '' && error === null ? <EmptyState title={live ? t('logs.empty.live') : t('logs.empty')} text={live ? t('logs.empty.text') : ''} cli={`berth session logs ${live ? '-f ' : ''}${session.slice(0, 8)}`} />
-          : (
-            <pre ref={box} className="mono" tabIndex={0} aria-label={t('tab.logs')} style={{ height: 440, overflow: 'auto', padding: '10px 16px', lineHeight: '18px', whiteSpace: 'pre-wrap', overflowWrap: 'anywhere' }}
-              onScroll={(e) => { const el = e.currentTarget; setFollowing(el.scrollHeight - el.scrollTop - el.clientHeight < 24) }}>
-              {hits.length > shownLines ? t('logs.cut', { n: shownLines }) + '\n' : ''}{hits.slice(-shownLines).join('\n')}
-            </pre>
-          )}
+      {error !== null && (
+        <div style={{ padding: 12 }}>
+          <ErrorState error={error} retry={() => setTurn((n) => n + 1)} />
+        </div>
+      )}
+      {text === null ? (
+        <div style={{ padding: 16 }}>
+          <Skeleton />
+        </div>
+      ) : text === '' && error === null ? (
+        <EmptyState
+          title={live ? t('logs.empty.live') : t('logs.empty')}
+          text={live ? t('logs.empty.text') : ''}
+          cli={`berth session logs ${live ? '-f ' : ''}${session.slice(0, 8)}`}
+        />
+      ) : (
+        <pre
+          ref={box}
+          className="mono"
+          tabIndex={0}
+          aria-label={t('tab.logs')}
+          style={{
+            height: 440,
+            overflow: 'auto',
+            padding: '10px 16px',
+            lineHeight: '18px',
+            whiteSpace: 'pre-wrap',
+            overflowWrap: 'anywhere',
+          }}
+          onScroll={(e) => {
+            const el = e.currentTarget
+            setFollowing(el.scrollHeight - el.scrollTop - el.clientHeight < 24)
+          }}>
+          {hits.length > shownLines ? t('logs.cut', { n: shownLines }) + '\n' : ''}
+          {hits.slice(-shownLines).join('\n')}
+        </pre>
+      )}
     </div>
   )
 }

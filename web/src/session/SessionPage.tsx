@@ -6,7 +6,23 @@ import { AppButton, appTitle } from '@/app/AppButton'
 import { appsQuery, changeCircuit, circuitsQuery, closeCircuit, forBrowser } from '@/app/queries'
 import { bytes, slotLine } from '@/design/amounts'
 import { Icon } from '@/design/icons'
-import { Ago, Bone, Cli, ConfirmAction, Copy, EmptyState, ErrorState, Facts, Id, PageHead, Panel, Skeleton, StateBadge, toast, useTitle } from '@/design/parts'
+import {
+  Ago,
+  Bone,
+  Cli,
+  ConfirmAction,
+  Copy,
+  EmptyState,
+  ErrorState,
+  Facts,
+  Id,
+  PageHead,
+  Panel,
+  Skeleton,
+  StateBadge,
+  toast,
+  useTitle,
+} from '@/design/parts'
 import { isOver } from '@/design/state'
 import { clock, exact, instant, span, useNow } from '@/design/time'
 import { ImageMark } from '@/image/ImageMark'
@@ -23,11 +39,37 @@ export function SessionPage() {
   const { id } = route.useParams()
   const q = useQuery(sessionQuery(id))
   useTitle(q.data?.name ?? t('nav.sessions'))
-  if (q.isError && !q.data) return <div className="page"><ErrorState error={q.error} retry={() => void q.refetch()} what={t('session.noload')} /></div>
-  if (q.isPending) return <div className="page"><Bone w={260} h={28} /><Skeleton lines={2} /><div className="panel body" style={{ padding: 16 }}><Skeleton lines={8} /></div></div>
+  if (q.isError && !q.data)
+    return (
+      <div className="page">
+        <ErrorState error={q.error} retry={() => void q.refetch()} what={t('session.noload')} />
+      </div>
+    )
+  if (q.isPending)
+    return (
+      <div className="page">
+        <Bone w={260} h={28} />
+        <Skeleton lines={2} />
+        <div className="panel body" style={{ padding: 16 }}>
+          <Skeleton lines={8} />
+        </div>
+      </div>
+    )
   if (!q.data) {
-    return <div className="page"><EmptyState title={t('session.gone')} text={t('session.gone.text')} cli="berth session list --all"
-      action={<Button component={Link} to="/sessions">{t('session.all')}</Button>} /></div>
+    return (
+      <div className="page">
+        <EmptyState
+          title={t('session.gone')}
+          text={t('session.gone.text')}
+          cli="berth session list --all"
+          action={
+            <Button component={Link} to="/sessions">
+              {t('session.all')}
+            </Button>
+          }
+        />
+      </div>
+    )
   }
   return <Detail of={q.data} at={q.dataUpdatedAt} key={id} />
 }
@@ -40,7 +82,12 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
   const running = s.status === 'RUNNING'
   const apps = useQuery({ ...appsQuery(s.id), enabled: running })
   const [asking, setAsking] = useState(false)
-  const asked = over && ['terminal', 'ssh', 'about'].includes(search.tab ?? '') ? 'logs' : !running && ['terminal', 'ssh'].includes(search.tab ?? '') ? 'logs' : search.tab
+  const asked =
+    over && ['terminal', 'ssh', 'about'].includes(search.tab ?? '')
+      ? 'logs'
+      : !running && ['terminal', 'ssh'].includes(search.tab ?? '')
+        ? 'logs'
+        : search.tab
   const tab = asked ?? (running && s.type.toLowerCase() !== 'batch' ? 'terminal' : 'logs')
   const [visited, setVisited] = useState<Set<string>>(new Set())
   if (!visited.has(tab)) setVisited(new Set(visited).add(tab))
@@ -49,19 +96,67 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
   const again = () => void go({ to: '/sessions/new', search: { from: s.id } })
   return (
     <div className="page">
-      <PageHead title={<span className="row"><ImageMark name={s.image} size={28} />{s.name}</span>}
-        sub={<><StateBadge status={s.status} result={s.result} /><span>{t(`type.${s.type.toLowerCase()}` as Word)}</span>
-          <span>{over ? <Ago at={s.terminated_at} /> : <Ago at={s.created_at} />}</span><Ends of={s} /><Id id={s.id} /></>}>
+      <PageHead
+        title={
+          <span className="row">
+            <ImageMark name={s.image} size={28} />
+            {s.name}
+          </span>
+        }
+        sub={
+          <>
+            <StateBadge status={s.status} result={s.result} />
+            <span>{t(`type.${s.type.toLowerCase()}` as Word)}</span>
+            <span>{over ? <Ago at={s.terminated_at} /> : <Ago at={s.created_at} />}</span>
+            <Ends of={s} />
+            <Id id={s.id} />
+          </>
+        }>
         {running && main && <AppButton session={s.id} app={main.name} main size="compact-md" />}
-        {over && <Button variant="filled" onClick={again} leftSection={<Icon name="play" size={14} />}>{t('session.again')}</Button>}
-        {!over && <Button onClick={() => setAsking(true)} disabled={s.status === 'TERMINATING'} leftSection={<Icon name="stop" size={14} />}>{s.status === 'TERMINATING' ? t('session.ending') : t('session.end')}</Button>}
+        {over && (
+          <Button variant="filled" onClick={again} leftSection={<Icon name="play" size={14} />}>
+            {t('session.again')}
+          </Button>
+        )}
+        {!over && (
+          <Button onClick={() => setAsking(true)} disabled={s.status === 'TERMINATING'} leftSection={<Icon name="stop" size={14} />}>
+            {s.status === 'TERMINATING' ? t('session.ending') : t('session.end')}
+          </Button>
+        )}
         <Menu position="bottom-end">
-          <Menu.Target><button type="button" className="iconbtn" aria-label={t('do.more')}><Icon name="more" /></button></Menu.Target>
+          <Menu.Target>
+            <button type="button" className="iconbtn" aria-label={t('do.more')}>
+              <Icon name="more" />
+            </button>
+          </Menu.Target>
           <Menu.Dropdown>
             <Menu.Item onClick={again}>{t('session.copyof')}</Menu.Item>
-            {running && <Menu.Item onClick={() => void keepAlive(s.id, '2h').then((r) => { toast(t('session.kept', { until: clock(r.until) })); void client.invalidateQueries({ queryKey: ['session'] }) },
-              (e: Error) => toast(e.message))}>{t('session.keep')}</Menu.Item>}
-            {!over && <Menu.Item color="red" onClick={() => void endSession(s.id, true).then(() => client.invalidateQueries({ queryKey: ['session'] }), (e: Error) => toast(e.message))}>{t('session.force')}</Menu.Item>}
+            {running && (
+              <Menu.Item
+                onClick={() =>
+                  void keepAlive(s.id, '2h').then(
+                    (r) => {
+                      toast(t('session.kept', { until: clock(r.until) }))
+                      void client.invalidateQueries({ queryKey: ['session'] })
+                    },
+                    (e: Error) => toast(e.message),
+                  )
+                }>
+                {t('session.keep')}
+              </Menu.Item>
+            )}
+            {!over && (
+              <Menu.Item
+                color="red"
+                onClick={() =>
+                  void endSession(s.id, true).then(
+                    () => client.invalidateQueries({ queryKey: ['session'] }),
+                    (e: Error) => toast(e.message),
+                  )
+                }>
+                {t('session.force')}
+              </Menu.Item>
+            )}
           </Menu.Dropdown>
         </Menu>
       </PageHead>
@@ -78,23 +173,59 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
               {running && <Tabs.Tab value="ssh">SSH</Tabs.Tab>}
               {!over && <Tabs.Tab value="about">{t('tab.about')}</Tabs.Tab>}
             </Tabs.List>
-            {running && <Tabs.Panel value="terminal">{visited.has('terminal') && <Suspense fallback={<div style={{ height: 440 }} />}><Terminal session={s.id} active={tab === 'terminal'} /></Suspense>}</Tabs.Panel>}
+            {running && (
+              <Tabs.Panel value="terminal">
+                {visited.has('terminal') && (
+                  <Suspense fallback={<div style={{ height: 440 }} />}>
+                    <Terminal session={s.id} active={tab === 'terminal'} />
+                  </Suspense>
+                )}
+              </Tabs.Panel>
+            )}
             <Tabs.Panel value="logs">{visited.has('logs') && <Logs session={s.id} live={!over} kernels={s.kernels} />}</Tabs.Panel>
-            <Tabs.Panel value="events"><Events id={s.id} status={s.status} /></Tabs.Panel>
-            <Tabs.Panel value="kernels"><Kernels of={s} /></Tabs.Panel>
-            <Tabs.Panel value="ssh"><Ssh of={s} /></Tabs.Panel>
-            {!over && <Tabs.Panel value="about"><About of={s} /></Tabs.Panel>}
+            <Tabs.Panel value="events">
+              <Events id={s.id} status={s.status} />
+            </Tabs.Panel>
+            <Tabs.Panel value="kernels">
+              <Kernels of={s} />
+            </Tabs.Panel>
+            <Tabs.Panel value="ssh">
+              <Ssh of={s} />
+            </Tabs.Panel>
+            {!over && (
+              <Tabs.Panel value="about">
+                <About of={s} />
+              </Tabs.Panel>
+            )}
           </Tabs>
         </section>
         <div className="stack">
           {s.status === 'PENDING' && <Waiting of={s} />}
-          {running && <Panel title={t('use.title')}><Use kernels={s.kernels} at={at} limits={s.slots} /></Panel>}
+          {running && (
+            <Panel title={t('use.title')}>
+              <Use kernels={s.kernels} at={at} limits={s.slots} />
+            </Panel>
+          )}
           {running && <Apps session={s.id} />}
-          {over && <Panel title={t('tab.about')} body={false}><About of={s} /></Panel>}
+          {over && (
+            <Panel title={t('tab.about')} body={false}>
+              <About of={s} />
+            </Panel>
+          )}
         </div>
       </div>
-      <ConfirmAction open={asking} onClose={() => setAsking(false)} title={t('session.end.one', { name: s.name })} verb={t('session.end')} doing={t('session.ending')}
-        onDo={async () => { await endSession(s.id); await client.invalidateQueries({ queryKey: ['session'] }) }}>{t('session.end.loses')}</ConfirmAction>
+      <ConfirmAction
+        open={asking}
+        onClose={() => setAsking(false)}
+        title={t('session.end.one', { name: s.name })}
+        verb={t('session.end')}
+        doing={t('session.ending')}
+        onDo={async () => {
+          await endSession(s.id)
+          await client.invalidateQueries({ queryKey: ['session'] })
+        }}>
+        {t('session.end.loses')}
+      </ConfirmAction>
     </div>
   )
 }
@@ -102,10 +233,16 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
 /** When it ends by itself, and why. */
 function Ends({ of: s }: { of: SessionDetail }) {
   const now = useNow(15_000)
-  const first = Object.values(s.idle).filter((c) => c.ends_at && !c.dry_run).sort((a, b) => (instant(a.ends_at) ?? 0) - (instant(b.ends_at) ?? 0))[0]
+  const first = Object.values(s.idle)
+    .filter((c) => c.ends_at && !c.dry_run)
+    .sort((a, b) => (instant(a.ends_at) ?? 0) - (instant(b.ends_at) ?? 0))[0]
   if (!first || s.status !== 'RUNNING') return null
   const left = (instant(first.ends_at) ?? 0) - now
-  return <span style={left < 600_000 ? { color: 'var(--b-waiting)' } : {}} title={`${exact(first.ends_at)} · ${first.source}: ${first.why}`}>{t('session.ends', { t: span(Math.max(0, left)) })}</span>
+  return (
+    <span style={left < 600_000 ? { color: 'var(--b-waiting)' } : {}} title={`${exact(first.ends_at)} · ${first.source}: ${first.why}`}>
+      {t('session.ends', { t: span(Math.max(0, left)) })}
+    </span>
+  )
 }
 
 /** How it ended comes first on the page of an ended session. */
@@ -121,7 +258,11 @@ function Ended({ of: s, again }: { of: SessionDetail; again: () => void }) {
       <div className="grow">
         <strong>{tAny(`ended.${s.status_info}`, s.status_info || tAny(`status.${s.status}`))}</strong>
         {code !== null && code !== undefined && <span> · {t('session.exit', { code })}</span>}
-        {err && <div className="mono" style={{ marginTop: 4 }}>{err}</div>}
+        {err && (
+          <div className="mono" style={{ marginTop: 4 }}>
+            {err}
+          </div>
+        )}
         {s.terminated_at && <div className="small dim">{exact(s.terminated_at)}</div>}
       </div>
       {failed && <Button onClick={again}>{t('session.again')}</Button>}
@@ -134,13 +275,24 @@ function Timeline({ of: s }: { of: SessionDetail }) {
   const steps = stepsOf(s.history, now)
   const pull = s.data['pull'] as { current: number; total: number } | undefined
   return (
-    <ol aria-label={t('session.timeline')} style={{ display: 'flex', flexWrap: 'wrap', listStyle: 'none', gap: '6px 0', margin: 0, padding: 0 }}>
+    <ol
+      aria-label={t('session.timeline')}
+      style={{ display: 'flex', flexWrap: 'wrap', listStyle: 'none', gap: '6px 0', margin: 0, padding: 0 }}>
       {steps.map((p, i) => (
         <li key={p.status} className={`row small${i < steps.length - 1 ? ' past' : ''}`} style={{ gap: 6 }}>
           {i > 0 && <span aria-hidden="true" style={{ width: 20, borderTop: '1px solid var(--b-line-strong)', margin: '0 4px 0 10px' }} />}
           <StateBadge status={p.status} plain={i < steps.length - 1} />
-          {p.ms !== null && <span className="dim" title={exact(new Date(p.at).toISOString())}>{span(p.ms)}</span>}
-          {p.status === 'PULLING' && s.status === 'PULLING' && pull && <span className="dim">{bytes(pull.current)}{pull.total > 0 ? ` / ${bytes(pull.total)}` : ''}</span>}
+          {p.ms !== null && (
+            <span className="dim" title={exact(new Date(p.at).toISOString())}>
+              {span(p.ms)}
+            </span>
+          )}
+          {p.status === 'PULLING' && s.status === 'PULLING' && pull && (
+            <span className="dim">
+              {bytes(pull.current)}
+              {pull.total > 0 ? ` / ${bytes(pull.total)}` : ''}
+            </span>
+          )}
         </li>
       ))}
     </ol>
@@ -155,13 +307,28 @@ function Waiting({ of: s }: { of: SessionDetail }) {
     <Panel title={t('wait.title')}>
       <div className="stack">
         <p>{e?.msg || s.why || t('wait.looking')}</p>
-        <Facts of={[
-          ...(e?.position ? [[t('wait.place'), t('wait.of', { n: e.position, all: e.queue ?? e.position })] as [ReactNode, ReactNode]] : []),
-          [t('wait.start'), e?.estimate ? <span title={exact(e.estimate)}>{t('wait.latest', { t: clock(e.estimate) })}</span> : t('wait.unknown')],
-          [t('wait.since'), span(now - (instant(s.created_at) ?? now))],
-        ]} />
-        {!!e?.remedies?.length && <div className="stack tight"><span className="section-title">{t('wait.now')}</span>
-          <ul style={{ margin: 0, paddingLeft: 18 }} className="soft">{e.remedies.map((r) => <li key={r}>{r}</li>)}</ul></div>}
+        <Facts
+          of={[
+            ...(e?.position
+              ? [[t('wait.place'), t('wait.of', { n: e.position, all: e.queue ?? e.position })] as [ReactNode, ReactNode]]
+              : []),
+            [
+              t('wait.start'),
+              e?.estimate ? <span title={exact(e.estimate)}>{t('wait.latest', { t: clock(e.estimate) })}</span> : t('wait.unknown'),
+            ],
+            [t('wait.since'), span(now - (instant(s.created_at) ?? now))],
+          ]}
+        />
+        {!!e?.remedies?.length && (
+          <div className="stack tight">
+            <span className="section-title">{t('wait.now')}</span>
+            <ul style={{ margin: 0, paddingLeft: 18 }} className="soft">
+              {e.remedies.map((r) => (
+                <li key={r}>{r}</li>
+              ))}
+            </ul>
+          </div>
+        )}
         <Cli line={`berth session why ${s.name}`} />
       </div>
     </Panel>
@@ -176,22 +343,50 @@ function Apps({ session }: { session: string }) {
   const http = (q.data ?? []).filter(forBrowser)
   return (
     <Panel title={t('apps.title')} body={false}>
-      {q.isError ? <div className="body"><ErrorState error={q.error} retry={() => void q.refetch()} /></div> : !q.data ? <div className="body"><Skeleton lines={2} h={24} /></div> : (
+      {q.isError ? (
+        <div className="body">
+          <ErrorState error={q.error} retry={() => void q.refetch()} />
+        </div>
+      ) : !q.data ? (
+        <div className="body">
+          <Skeleton lines={2} h={24} />
+        </div>
+      ) : (
         <div className="lines">
           {http.map((a) => {
             const c = circuits.find((x) => x.app === a.name && x.mine)
             return (
               <div key={a.name} className="row wrap">
-                <div className="grow"><div>{appTitle(a.name)}</div>
-                  <div className="small dim">{a.state === 'missing' ? t('apps.missing') : a.state === 'failed' ? (a.detail ?? t('apps.failed')) : c?.public ? t('apps.public') : c ? t('apps.private') : tAny(`apps.${a.state ?? 'stopped'}`)}</div></div>
+                <div className="grow">
+                  <div>{appTitle(a.name)}</div>
+                  <div className="small dim">
+                    {a.state === 'missing'
+                      ? t('apps.missing')
+                      : a.state === 'failed'
+                        ? (a.detail ?? t('apps.failed'))
+                        : c?.public
+                          ? t('apps.public')
+                          : c
+                            ? t('apps.private')
+                            : tAny(`apps.${a.state ?? 'stopped'}`)}
+                  </div>
+                </div>
                 <AppButton session={session} app={a.name} detail={a.detail} missing={a.state === 'missing'} />
                 {c && (
                   <Menu position="bottom-end">
-                    <Menu.Target><button type="button" className="iconbtn" aria-label={t('apps.more', { app: appTitle(a.name) })}><Icon name="more" /></button></Menu.Target>
+                    <Menu.Target>
+                      <button type="button" className="iconbtn" aria-label={t('apps.more', { app: appTitle(a.name) })}>
+                        <Icon name="more" />
+                      </button>
+                    </Menu.Target>
                     <Menu.Dropdown>
                       <Menu.Item onClick={() => void navigator.clipboard.writeText(c.url)}>{t('apps.copy')}</Menu.Item>
-                      <Menu.Item onClick={() => void changeCircuit(c.id, { public: !c.public }).then(look, (e: Error) => toast(e.message))}>{c.public ? t('apps.makeprivate') : t('apps.makepublic')}</Menu.Item>
-                      <Menu.Item color="red" onClick={() => void closeCircuit(c.id).then(look, (e: Error) => toast(e.message))}>{t('apps.revoke')}</Menu.Item>
+                      <Menu.Item onClick={() => void changeCircuit(c.id, { public: !c.public }).then(look, (e: Error) => toast(e.message))}>
+                        {c.public ? t('apps.makeprivate') : t('apps.makepublic')}
+                      </Menu.Item>
+                      <Menu.Item color="red" onClick={() => void closeCircuit(c.id).then(look, (e: Error) => toast(e.message))}>
+                        {t('apps.revoke')}
+                      </Menu.Item>
                     </Menu.Dropdown>
                   </Menu>
                 )}
@@ -207,34 +402,62 @@ function Apps({ session }: { session: string }) {
 
 function Events({ id, status }: { id: string; status: string }) {
   const q = useQuery({ ...movesQuery(id), queryKey: ['session', 'moves', id, status] })
-  if (q.isError) return <div style={{ padding: 16 }}><ErrorState error={q.error} retry={() => void q.refetch()} /></div>
-  if (!q.data) return <div style={{ padding: 16 }}><Skeleton /></div>
+  if (q.isError)
+    return (
+      <div style={{ padding: 16 }}>
+        <ErrorState error={q.error} retry={() => void q.refetch()} />
+      </div>
+    )
+  if (!q.data)
+    return (
+      <div style={{ padding: 16 }}>
+        <Skeleton />
+      </div>
+    )
   return (
-    <div className="lines panel" style={{ border: 0, maxHeight: 480, overflow: 'auto' }}><div className="lines">
-      {q.data.map((m) => (
-        <div key={m.seq} className="row top" style={{ fontSize: 13 }}>
-          <time className="dim" style={{ width: 92, flex: 'none' }} dateTime={m.at} title={exact(m.at)}>{clock(m.at)}</time>
-          <div className="grow"><span>{m.to ? tAny(`status.${m.to}`, m.to) : tAny(`event.${m.event}`, m.event.replace(/_/g, ' '))}</span>
-            {m.kernel && <span className="dim"> · {t('kernel.title')} {m.kernel.slice(0, 8)}</span>}
-            {(m.reason || m.detail) && <div className="soft">{[tAny(`ended.${m.reason}`, m.reason), m.detail].filter(Boolean).join(': ')}</div>}</div>
-          {m.exitCode !== null && <span className="dim">{t('session.exit', { code: m.exitCode })}</span>}
-        </div>
-      ))}
-    </div></div>
+    <div className="lines panel" style={{ border: 0, maxHeight: 480, overflow: 'auto' }}>
+      <div className="lines">
+        {q.data.map((m) => (
+          <div key={m.seq} className="row top" style={{ fontSize: 13 }}>
+            <time className="dim" style={{ width: 92, flex: 'none' }} dateTime={m.at} title={exact(m.at)}>
+              {clock(m.at)}
+            </time>
+            <div className="grow">
+              <span>{m.to ? tAny(`status.${m.to}`, m.to) : tAny(`event.${m.event}`, m.event.replace(/_/g, ' '))}</span>
+              {m.kernel && (
+                <span className="dim">
+                  {' '}
+                  · {t('kernel.title')} {m.kernel.slice(0, 8)}
+                </span>
+              )}
+              {(m.reason || m.detail) && (
+                <div className="soft">{[tAny(`ended.${m.reason}`, m.reason), m.detail].filter(Boolean).join(': ')}</div>
+              )}
+            </div>
+            {m.exitCode !== null && <span className="dim">{t('session.exit', { code: m.exitCode })}</span>}
+          </div>
+        ))}
+      </div>
+    </div>
   )
 }
 
 function Kernels({ of: s }: { of: SessionDetail }) {
   return (
-    <div className="panel" style={{ border: 0 }}><div className="lines">
-      {s.kernels.map((k) => (
-        <div key={k.id} className="row wrap" style={{ fontSize: 13 }}>
-          <strong style={{ width: 110, fontWeight: 500 }}>{k.cluster_hostname}</strong><StateBadge status={k.status} />
-          <span className="grow soft">{slotLine(k.slots)}</span><span className="dim">{k.agent ?? '–'}</span>
-          {k.exit_code !== null && <span className="dim">{t('session.exit', { code: k.exit_code })}</span>}<Id id={k.id} />
-        </div>
-      ))}
-    </div></div>
+    <div className="panel" style={{ border: 0 }}>
+      <div className="lines">
+        {s.kernels.map((k) => (
+          <div key={k.id} className="row wrap" style={{ fontSize: 13 }}>
+            <strong style={{ width: 110, fontWeight: 500 }}>{k.cluster_hostname}</strong>
+            <StateBadge status={k.status} />
+            <span className="grow soft">{slotLine(k.slots)}</span>
+            <span className="dim">{k.agent ?? '–'}</span>
+            {k.exit_code !== null && <span className="dim">{t('session.exit', { code: k.exit_code })}</span>}
+            <Id id={k.id} />
+          </div>
+        ))}
+      </div>
+    </div>
   )
 }
 
@@ -259,21 +482,56 @@ function About({ of: s }: { of: SessionDetail }) {
   const env = info.data ? Object.entries(JSON.parse(info.data.environ || '{}') as Record<string, string>) : []
   return (
     <div style={{ padding: 16 }} className="stack">
-      <Facts of={[
-        [t('col.image'), <Copy key="i" text={s.image}>{s.image}</Copy>],
-        [t('col.resources'), slotLine(s.slots)],
-        [t('about.shm'), s.opts['shmem'] ? bytes(s.opts['shmem']) : '–'],
-        [t('about.group'), s.scaling_group],
-        [t('about.agents'), [...new Set(s.kernels.map((k) => k.agent).filter(Boolean))].join(', ') || '–'],
-        [t('about.project'), s.group_name],
-        [t('col.owner'), s.user_email],
-        [t('about.priority'), s.priority],
-        ...(s.cluster_size > 1 ? [[t('new.cluster'), `${s.cluster_size} (${s.cluster_mode})`] as [ReactNode, ReactNode]] : []),
-        ...(s.startup_command ? [[t('about.command'), <code key="c">{s.startup_command}</code>] as [ReactNode, ReactNode]] : []),
-        [t('nav.data'), info.data?.vfolder_mounts.length ? <span className="stack tight" key="m">{info.data.vfolder_mounts.map((m) => (
-          <span key={m.target}><Link to="/data/$folder" params={{ folder: m.id.replace(/-/g, '') }}>{m.name}</Link> <code className="dim">{m.target}</code> <span className="tag">{tAny(`perm.${m.permission}`, m.permission)}</span></span>))}</span> : '–'],
-        ...(env.length ? [[t('new.env'), <span key="e" className="stack tight">{env.map(([k, v]) => <code key={k}>{k}={v}</code>)}</span>] as [ReactNode, ReactNode]] : []),
-      ]} />
+      <Facts
+        of={[
+          [
+            t('col.image'),
+            <Copy key="i" text={s.image}>
+              {s.image}
+            </Copy>,
+          ],
+          [t('col.resources'), slotLine(s.slots)],
+          [t('about.shm'), s.opts['shmem'] ? bytes(s.opts['shmem']) : '–'],
+          [t('about.group'), s.scaling_group],
+          [t('about.agents'), [...new Set(s.kernels.map((k) => k.agent).filter(Boolean))].join(', ') || '–'],
+          [t('about.project'), s.group_name],
+          [t('col.owner'), s.user_email],
+          [t('about.priority'), s.priority],
+          ...(s.cluster_size > 1 ? [[t('new.cluster'), `${s.cluster_size} (${s.cluster_mode})`] as [ReactNode, ReactNode]] : []),
+          ...(s.startup_command ? [[t('about.command'), <code key="c">{s.startup_command}</code>] as [ReactNode, ReactNode]] : []),
+          [
+            t('nav.data'),
+            info.data?.vfolder_mounts.length ? (
+              <span className="stack tight" key="m">
+                {info.data.vfolder_mounts.map((m) => (
+                  <span key={m.target}>
+                    <Link to="/data/$folder" params={{ folder: m.id.replace(/-/g, '') }}>
+                      {m.name}
+                    </Link>{' '}
+                    <code className="dim">{m.target}</code> <span className="tag">{tAny(`perm.${m.permission}`, m.permission)}</span>
+                  </span>
+                ))}
+              </span>
+            ) : (
+              '–'
+            ),
+          ],
+          ...(env.length
+            ? [
+                [
+                  t('new.env'),
+                  <span key="e" className="stack tight">
+                    {env.map(([k, v]) => (
+                      <code key={k}>
+                        {k}={v}
+                      </code>
+                    ))}
+                  </span>,
+                ] as [ReactNode, ReactNode],
+              ]
+            : []),
+        ]}
+      />
     </div>
   )
 }

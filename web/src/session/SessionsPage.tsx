@@ -1,15 +1,15 @@
 import { Button, Select, TextInput } from '@mantine/core'
 import { useDebouncedCallback } from '@mantine/hooks'
-import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
-import { useState } from 'react'
+import { getRouteApi, useNavigate } from '@tanstack/react-router'
+import { useMemo, useState } from 'react'
 import { slotLine } from '@/design/amounts'
-import { DataTable, type Column } from '@/design/DataTable'
+import { DataTable, RowLink, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, EmptyState, PageHead, StateBadge, useTitle } from '@/design/parts'
 import { isOver } from '@/design/state'
 import { isAdmin, useMe } from '@/tenancy/me'
-import { t, tAny, type Word } from '@/words'
+import { t, tAny, useLanguage, type Word } from '@/words'
 import { listSessions, useEnd, type Session, type SessionFilter } from './queries'
 
 const route = getRouteApi('/sessions')
@@ -17,16 +17,71 @@ const statuses = ['live', 'waiting', 'running', 'ended', 'failed', 'all'] as con
 
 function columns(owner: boolean): Column<Session>[] {
   return [
-    { id: 'name', title: t('col.name'), width: 'minmax(180px, 2fr)', sort: 'name',
-      cell: (s) => <Link to="/sessions/$id" params={{ id: s.id }} style={{ color: 'var(--b-ink)', fontWeight: 500 }} title={s.name}>{s.name}</Link> },
-    { id: 'status', title: t('col.status'), width: '130px', sort: 'status', cell: (s) => <StateBadge status={s.status} result={s.result} />, glow: (s) => s.status },
-    { id: 'why', title: t('col.why'), width: 'minmax(140px, 2fr)', wide: true,
-      cell: (s) => <span className="soft" title={s.why}>{s.status === 'RUNNING' ? '' : tAny(`ended.${s.why}`, s.why)}</span> },
-    { id: 'image', title: t('col.image'), width: 'minmax(120px, 1fr)', sort: 'image', wide: true, cell: (s) => <span title={s.image}>{s.image.replace(/^berth\//, '')}</span> },
-    { id: 'slots', title: t('col.resources'), width: 'minmax(120px, 1fr)', wide: true, cell: (s) => slotLine(s.slots) || <span className="dim">–</span> },
-    ...(owner ? [{ id: 'owner', title: t('col.owner'), width: 'minmax(130px, 1fr)', sort: 'user_email', wide: true, cell: (s: Session) => <span title={s.user_email}>{s.user_email}</span> }] : []),
+    {
+      id: 'name',
+      title: t('col.name'),
+      width: 'minmax(180px, 2fr)',
+      sort: 'name',
+      cell: (s) => (
+        <RowLink href={`/sessions/${s.id}`} title={s.name}>
+          {s.name}
+        </RowLink>
+      ),
+    },
+    {
+      id: 'status',
+      title: t('col.status'),
+      width: '146px',
+      sort: 'status',
+      cell: (s) => <StateBadge status={s.status} result={s.result} />,
+      glow: (s) => s.status,
+    },
+    {
+      id: 'why',
+      title: t('col.why'),
+      width: 'minmax(140px, 2fr)',
+      wide: true,
+      cell: (s) => (
+        <span className="soft" title={s.why}>
+          {s.status === 'RUNNING' ? '' : tAny(`ended.${s.why}`, s.why)}
+        </span>
+      ),
+    },
+    {
+      id: 'image',
+      title: t('col.image'),
+      width: 'minmax(120px, 1fr)',
+      sort: 'image',
+      wide: true,
+      cell: (s) => <span title={s.image}>{s.image.replace(/^berth\//, '')}</span>,
+    },
+    {
+      id: 'slots',
+      title: t('col.resources'),
+      width: 'minmax(120px, 1fr)',
+      wide: true,
+      cell: (s) => slotLine(s.slots) || <span className="dim">–</span>,
+    },
+    ...(owner
+      ? [
+          {
+            id: 'owner',
+            title: t('col.owner'),
+            width: 'minmax(130px, 1fr)',
+            sort: 'user_email',
+            wide: true,
+            cell: (s: Session) => <span title={s.user_email}>{s.user_email}</span>,
+          },
+        ]
+      : []),
     { id: 'type', title: t('col.type'), width: '100px', sort: 'type', wide: true, cell: (s) => t(`type.${s.type.toLowerCase()}` as Word) },
-    { id: 'created', title: t('col.created'), width: '120px', sort: 'created_at', cell: (s) => <Ago at={isOver(s.status) ? (s.terminated_at ?? s.created_at) : s.created_at} /> },
+    {
+      id: 'created',
+      title: t('col.created'),
+      width: '120px',
+      sort: 'created_at',
+      cell: (s) => <Ago at={isOver(s.status) ? (s.terminated_at ?? s.created_at) : s.created_at} />,
+    },
   ]
 }
 
@@ -35,14 +90,32 @@ export function SessionsPage() {
   const search = route.useSearch()
   const go = useNavigate({ from: '/sessions' })
   useTitle(t('nav.sessions'))
-  const filter: SessionFilter = { status: search.status ?? 'live', type: search.type, owner: search.owner, q: search.q, order: search.order }
-  const paged = usePaged<Session>(['session', 'list', filter], (limit, offset, signal) => listSessions(filter, me.email, limit, offset, signal), 30_000)
+  const filter: SessionFilter = {
+    status: search.status ?? 'live',
+    type: search.type,
+    owner: search.owner,
+    q: search.q,
+    order: search.order,
+  }
+  const paged = usePaged<Session>(
+    ['session', 'list', filter],
+    (limit, offset, signal) => listSessions(filter, me.email, limit, offset, signal),
+    30_000,
+  )
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const [names, setNames] = useState<Map<string, string>>(new Map())
   const [asking, setAsking] = useState(false)
   const [text, setText] = useState(search.q ?? '')
   const end = useEnd()
-  const set = (part: Partial<typeof search>) => { setSelected(new Set()); void go({ search: (old) => ({ ...old, ...part }), replace: true }) }
+  const lang = useLanguage()
+  const admin = isAdmin(me)
+  // The titles are in the language of the person.
+  // eslint-disable-next-line react-hooks/exhaustive-deps
+  const shown = useMemo(() => columns(admin), [admin, lang])
+  const set = (part: Partial<typeof search>) => {
+    setSelected(new Set())
+    void go({ search: (old) => ({ ...old, ...part }), replace: true })
+  }
   const find = useDebouncedCallback((q: string) => set({ q: q || undefined } as Partial<typeof search>), 200)
   const status = search.status ?? 'live'
   const filtered = !!(search.q || search.type || search.owner || search.status)
@@ -59,31 +132,134 @@ export function SessionsPage() {
   return (
     <div className="page">
       <PageHead title={t('nav.sessions')}>
-        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => void go({ to: '/sessions/new' })}>{t('session.new')}</Button>
+        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => void go({ to: '/sessions/new' })}>
+          {t('session.new')}
+        </Button>
       </PageHead>
       <div className="row wrap" role="group" aria-label={t('filter.label')}>
-        {statuses.map((s) => <button key={s} type="button" className="chip" aria-pressed={status === s} onClick={() => set({ status: s === 'live' ? undefined : s } as Partial<typeof search>)}>{t(`filter.${s}` as Word)}</button>)}
+        {statuses.map((s) => (
+          <button
+            key={s}
+            type="button"
+            className="chip"
+            aria-pressed={status === s}
+            onClick={() => set({ status: s === 'live' ? undefined : s } as Partial<typeof search>)}>
+            {t(`filter.${s}` as Word)}
+          </button>
+        ))}
         <span style={{ width: 8 }} />
-        {isAdmin(me) && <button type="button" className="chip" aria-pressed={search.owner === 'me'} onClick={() => set({ owner: search.owner === 'me' ? undefined : 'me' } as Partial<typeof search>)}>{t('filter.mine')}</button>}
-        {search.owner && search.owner !== 'me' && <button type="button" className="chip" aria-pressed onClick={() => set({ owner: undefined } as Partial<typeof search>)}>{t('filter.owner', { who: search.owner })}<Icon name="close" size={10} /></button>}
-        <Select size="xs" w={130} aria-label={t('col.type')} placeholder={t('filter.type')} clearable value={search.type ?? null} onChange={(v) => set({ type: v ?? undefined } as Partial<typeof search>)}
-          data={['interactive', 'batch', 'system'].map((v) => ({ value: v, label: t(`type.${v}` as Word) }))} />
-        <TextInput type="search" size="xs" w={220} className="end" placeholder={t('filter.name')} aria-label={t('filter.name')} value={text} leftSection={<Icon name="search" size={14} />}
-          onChange={(e) => { setText(e.currentTarget.value); find(e.currentTarget.value) }} />
+        {isAdmin(me) && (
+          <button
+            type="button"
+            className="chip"
+            aria-pressed={search.owner === 'me'}
+            onClick={() => set({ owner: search.owner === 'me' ? undefined : 'me' } as Partial<typeof search>)}>
+            {t('filter.mine')}
+          </button>
+        )}
+        {search.owner && search.owner !== 'me' && (
+          <button type="button" className="chip" aria-pressed onClick={() => set({ owner: undefined } as Partial<typeof search>)}>
+            {t('filter.owner', { who: search.owner })}
+            <Icon name="close" size={10} />
+          </button>
+        )}
+        <Select
+          size="xs"
+          w={130}
+          aria-label={t('col.type')}
+          placeholder={t('filter.type')}
+          clearable
+          value={search.type ?? null}
+          onChange={(v) => set({ type: v ?? undefined } as Partial<typeof search>)}
+          data={['interactive', 'batch', 'system'].map((v) => ({ value: v, label: t(`type.${v}` as Word) }))}
+        />
+        <TextInput
+          type="search"
+          size="xs"
+          w={220}
+          className="end"
+          placeholder={t('filter.name')}
+          aria-label={t('filter.name')}
+          value={text}
+          leftSection={<Icon name="search" size={14} />}
+          onChange={(e) => {
+            setText(e.currentTarget.value)
+            find(e.currentTarget.value)
+          }}
+        />
       </div>
       <div className="panel">
-        <DataTable label={t('nav.sessions')} columns={columns(isAdmin(me))} total={paged.total} row={paged.row} rowKey={(s) => s.id} onRange={paged.onRange}
-          error={paged.error} retry={paged.retry} order={search.order ?? '-created_at'} onOrder={(order) => set({ order })}
-          onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })} selected={selected} onSelect={pick}
-          bulk={<><span>{t('table.selected', { n: selected.size })}</span><Button size="compact-sm" onClick={() => setSelected(new Set())}>{t('do.clear')}</Button>
-            <Button size="compact-sm" variant="filled" color="red.8" onClick={() => setAsking(true)}>{t('session.end.n', { n: selected.size })}</Button></>}
-          empty={filtered ? <EmptyState title={t('sessions.nomatch')} action={<Button onClick={() => { setText(''); void go({ search: {} }) }}>{t('filter.clear')}</Button>} cli="berth session list --all" />
-            : <EmptyState title={t('sessions.none')} text={t('home.none.text')} cli="berth run python" action={<Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>{t('session.new')}</Button>} />} />
+        <DataTable
+          label={t('nav.sessions')}
+          columns={shown}
+          total={paged.total}
+          row={paged.row}
+          rowKey={(s) => s.id}
+          onRange={paged.onRange}
+          error={paged.error}
+          retry={paged.retry}
+          order={search.order ?? '-created_at'}
+          onOrder={(order) => set({ order })}
+          onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })}
+          selected={selected}
+          onSelect={pick}
+          bulk={
+            <>
+              <span>{t('table.selected', { n: selected.size })}</span>
+              <Button size="compact-sm" onClick={() => setSelected(new Set())}>
+                {t('do.clear')}
+              </Button>
+              <Button size="compact-sm" variant="filled" color="red.8" onClick={() => setAsking(true)}>
+                {t('session.end.n', { n: selected.size })}
+              </Button>
+            </>
+          }
+          empty={
+            filtered ? (
+              <EmptyState
+                title={t('sessions.nomatch')}
+                action={
+                  <Button
+                    onClick={() => {
+                      setText('')
+                      void go({ search: {} })
+                    }}>
+                    {t('filter.clear')}
+                  </Button>
+                }
+                cli="berth session list --all"
+              />
+            ) : (
+              <EmptyState
+                title={t('sessions.none')}
+                text={t('home.none.text')}
+                cli="berth run python"
+                action={
+                  <Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>
+                    {t('session.new')}
+                  </Button>
+                }
+              />
+            )
+          }
+        />
       </div>
-      <ConfirmAction open={asking} onClose={() => setAsking(false)} title={t('session.end.n', { n: selected.size })} verb={t('session.end.n', { n: selected.size })} doing={t('session.ending')}
-        onDo={async () => { await end.mutateAsync([...selected]); setSelected(new Set()) }}>
+      <ConfirmAction
+        open={asking}
+        onClose={() => setAsking(false)}
+        title={t('session.end.n', { n: selected.size })}
+        verb={t('session.end.n', { n: selected.size })}
+        doing={t('session.ending')}
+        onDo={async () => {
+          await end.mutateAsync([...selected])
+          setSelected(new Set())
+        }}>
         <p>{t('session.end.loses')}</p>
-        <ul style={{ margin: '8px 0 0', paddingLeft: 18, maxHeight: 180, overflow: 'auto' }}>{[...selected].slice(0, 50).map((id) => <li key={id}>{names.get(id) ?? id}</li>)}</ul>
+        <ul style={{ margin: '8px 0 0', paddingLeft: 18, maxHeight: 180, overflow: 'auto' }}>
+          {[...selected].slice(0, 50).map((id) => (
+            <li key={id}>{names.get(id) ?? id}</li>
+          ))}
+        </ul>
         {selected.size > 50 && <p>{t('more.n', { n: selected.size - 50 })}</p>}
       </ConfirmAction>
     </div>

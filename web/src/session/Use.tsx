@@ -9,7 +9,10 @@ const Chart = lazy(() => import('./Charts'))
 /** How much is kept while the page is open. */
 const most = 720
 
-export interface Sample { at: number; values: Record<string, number | null> }
+export interface Sample {
+  at: number
+  values: Record<string, number | null>
+}
 
 /** Adds the figures of the kernels of a session; a figure that a kernel lacks makes the sum unknown. */
 export function sumOf(stats: Stat[], name: string): number | null {
@@ -40,12 +43,29 @@ function add(a: number | null, b: number | null) {
 }
 
 /** What a session uses: CPU, memory, accelerators and network, with the limit as a line. */
-export function Use({ kernels, at, limits, history }: { kernels: Kernel[]; at: number; limits: Record<string, string>; history?: Sample[] }) {
+export function Use({
+  kernels,
+  at,
+  limits,
+  history,
+}: {
+  kernels: Kernel[]
+  at: number
+  limits: Record<string, string>
+  history?: Sample[]
+}) {
   const kept = useRef<Sample[]>(history ?? [])
   const [, draw] = useState(0)
   const stats = kernels.filter((k) => k.status === 'RUNNING').map((k) => k.stat)
   const gpus = [...new Set(stats.flatMap((s) => Object.keys(s)))].filter((k) => /^(?!cpu|mem|io|net).*_(util|mem)$/.test(k)).sort()
-  const all = [...figures, ...gpus.map((g) => ({ id: g, of: (s: Stat[]) => sumOf(s, g), format: (n: number) => (g.endsWith('_mem') ? bytes(n) : `${Math.round(n)} %`) }))]
+  const all = [
+    ...figures,
+    ...gpus.map((g) => ({
+      id: g,
+      of: (s: Stat[]) => sumOf(s, g),
+      format: (n: number) => (g.endsWith('_mem') ? bytes(n) : `${Math.round(n)} %`),
+    })),
+  ]
   useEffect(() => {
     const values: Record<string, number | null> = {}
     for (const f of all) values[f.id] = f.of(stats)
@@ -62,11 +82,21 @@ export function Use({ kernels, at, limits, history }: { kernels: Kernel[]; at: n
         const series = { at: kept.current.map((s) => s.at), values: kept.current.map((s) => s.values[f.id] ?? null) }
         return (
           <div key={f.id} className="stack tight">
-            <div className="row small"><span className="grow soft">{f.id === 'net' ? t('use.net') : f.id === 'cpu' || f.id === 'mem' ? slotName(f.id) : f.id.replace('_', ' ')}</span>
-              <span>{last === null || last === undefined ? '–' : f.format(last)}
-                {f.id === 'cpu' && limits['cpu'] ? <span className="dim"> {t('use.of', { all: `${slotAmount('cpu', limits['cpu'])} CPU` })}</span> : null}
-                {f.id === 'mem' && limits['mem'] ? <span className="dim"> {t('use.of', { all: bytes(limits['mem']) })}</span> : null}</span></div>
-            <Suspense fallback={<Bone h={84} />}><Chart series={series} limit={limit(f.id)} format={f.format} /></Suspense>
+            <div className="row small">
+              <span className="grow soft">
+                {f.id === 'net' ? t('use.net') : f.id === 'cpu' || f.id === 'mem' ? slotName(f.id) : f.id.replace('_', ' ')}
+              </span>
+              <span>
+                {last === null || last === undefined ? '–' : f.format(last)}
+                {f.id === 'cpu' && limits['cpu'] ? (
+                  <span className="dim"> {t('use.of', { all: `${slotAmount('cpu', limits['cpu'])} CPU` })}</span>
+                ) : null}
+                {f.id === 'mem' && limits['mem'] ? <span className="dim"> {t('use.of', { all: bytes(limits['mem']) })}</span> : null}
+              </span>
+            </div>
+            <Suspense fallback={<Bone h={84} />}>
+              <Chart series={series} limit={limit(f.id)} format={f.format} />
+            </Suspense>
           </div>
         )
       })}

@@ -23,8 +23,23 @@ export interface Draft {
 }
 
 export const blank: Draft = {
-  name: '', image: '', architecture: '', type: 'interactive', command: '', preset: '', slots: {}, shm: '', group: '', mounts: [], env: [], clusterSize: 1,
-  clusterMode: 'single-node', startsAt: '', timeout: '', priority: null, bootstrap: '',
+  name: '',
+  image: '',
+  architecture: '',
+  type: 'interactive',
+  command: '',
+  preset: '',
+  slots: {},
+  shm: '',
+  group: '',
+  mounts: [],
+  env: [],
+  clusterSize: 1,
+  clusterMode: 'single-node',
+  startsAt: '',
+  timeout: '',
+  priority: null,
+  bootstrap: '',
 }
 
 const nameRule = /^[A-Za-z0-9][A-Za-z0-9_.-]{2,62}[A-Za-z0-9]$/
@@ -45,7 +60,15 @@ export function faultsOf(d: Draft): Partial<Record<'name' | 'image' | 'command' 
 export function bodyOf(d: Draft, project: string): CreateBody {
   const resources: Record<string, string> = {}
   for (const [slot, n] of Object.entries(d.slots)) if (n > 0) resources[slot] = String(n)
-  const body: CreateBody = { name: d.name, image: d.image, type: d.type, group: project, enqueueOnly: true, reuseIfExists: false, config: { resources } }
+  const body: CreateBody = {
+    name: d.name,
+    image: d.image,
+    type: d.type,
+    group: project,
+    enqueueOnly: true,
+    reuseIfExists: false,
+    config: { resources },
+  }
   if (d.architecture) body.architecture = d.architecture
   if (d.type === 'batch') {
     body.startupCommand = d.command
@@ -95,7 +118,11 @@ export function cliOf(d: Draft): string {
 }
 
 export function sizeText(n: number): string {
-  for (const [unit, size] of [['g', 1 << 30], ['m', 1 << 20]] as const) if (n % size === 0) return `${n / size}${unit}`
+  for (const [unit, size] of [
+    ['g', 1 << 30],
+    ['m', 1 << 20],
+  ] as const)
+    if (n % size === 0) return `${n / size}${unit}`
   return String(n)
 }
 

@@ -37,8 +37,13 @@ interface Raw extends Omit<Session, 'slots' | 'why' | 'estimate' | 'apps'> {
 
 function sessionOf(r: Raw): Session {
   const held = parsed<Record<string, string>>(r.occupying_slots, {})
-  return { ...r, slots: Object.keys(held).length ? held : parsed(r.requested_slots, {}), why: r.explanation?.msg ?? r.status_info ?? '',
-    estimate: r.explanation?.estimate ?? null, apps: parsed(r.service_ports, []) }
+  return {
+    ...r,
+    slots: Object.keys(held).length ? held : parsed(r.requested_slots, {}),
+    why: r.explanation?.msg ?? r.status_info ?? '',
+    estimate: r.explanation?.estimate ?? null,
+    apps: parsed(r.service_ports, []),
+  }
 }
 
 export interface SessionFilter {
@@ -61,32 +66,48 @@ export function filterOf(f: SessionFilter, me: string): { filter: string; status
   return { filter: out.join(' & '), status: (groups[f.status ?? 'live'] ?? (f.status === 'all' ? [] : live)).join(',') }
 }
 
-export async function listSessions(f: SessionFilter, me: string, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Session>> {
+export async function listSessions(
+  f: SessionFilter,
+  me: string,
+  limit: number,
+  offset: number,
+  signal?: AbortSignal,
+): Promise<Page<Session>> {
   const { filter, status } = filterOf(f, me)
   const d = await gql<{ compute_session_list: { total_count: number; items: Raw[] } }>(
     `query($limit: Int!, $offset: Int!, $filter: String, $order: String, $status: String) {
       compute_session_list(limit: $limit, offset: $offset, filter: $filter, order: $order, status: $status) { total_count items { ${fields} } } }`,
-    { limit, offset, filter: filter || null, order: f.order ?? '-created_at', status: status || null }, signal)
+    { limit, offset, filter: filter || null, order: f.order ?? '-created_at', status: status || null },
+    signal,
+  )
   return { total: d.compute_session_list.total_count, items: d.compute_session_list.items.map(sessionOf) }
 }
 
-export const mineQuery = (me: string) => queryOptions({
-  queryKey: ['session', 'mine', me], refetchInterval: 20_000,
-  queryFn: ({ signal }) => listSessions({ owner: 'me', status: 'live' }, me, 50, 0, signal),
-})
+export const mineQuery = (me: string) =>
+  queryOptions({
+    queryKey: ['session', 'mine', me],
+    refetchInterval: 20_000,
+    queryFn: ({ signal }) => listSessions({ owner: 'me', status: 'live' }, me, 50, 0, signal),
+  })
 
-export const recentQuery = (me: string) => queryOptions({
-  queryKey: ['session', 'recent', me], queryFn: ({ signal }) => listSessions({ owner: 'me', status: 'ended', order: '-terminated_at' }, me, 8, 0, signal),
-})
+export const recentQuery = (me: string) =>
+  queryOptions({
+    queryKey: ['session', 'recent', me],
+    queryFn: ({ signal }) => listSessions({ owner: 'me', status: 'ended', order: '-terminated_at' }, me, 8, 0, signal),
+  })
 
 export const queueQuery = queryOptions({
-  queryKey: ['session', 'queue'], queryFn: ({ signal }) => listSessions({ status: 'waiting', order: 'created_at' }, '', 50, 0, signal), refetchInterval: 15_000,
+  queryKey: ['session', 'queue'],
+  queryFn: ({ signal }) => listSessions({ status: 'waiting', order: 'created_at' }, '', 50, 0, signal),
+  refetchInterval: 15_000,
 })
 
-export const searchSessionsQuery = (text: string) => queryOptions({
-  queryKey: ['session', 'search', text], staleTime: 2000,
-  queryFn: async ({ signal }) => (await listSessions(text ? { q: text, status: 'all' } : { status: 'live' }, '', 8, 0, signal)).items,
-})
+export const searchSessionsQuery = (text: string) =>
+  queryOptions({
+    queryKey: ['session', 'search', text],
+    staleTime: 2000,
+    queryFn: async ({ signal }) => (await listSessions(text ? { q: text, status: 'all' } : { status: 'live' }, '', 8, 0, signal)).items,
+  })
 
 export interface Kernel {
   id: string
@@ -104,9 +125,28 @@ export interface Kernel {
 /** What was measured of a kernel; what was not is absent. */
 export type Stat = Record<string, { current: string; capacity?: string; unit_hint?: string }>
 
-export interface Mount { id: string; name: string; target: string; permission: string }
-export interface IdleCheck { remaining: number | null; phase: string; why: string; ends_at: string | null; source: string; dry_run: boolean }
-export interface Explanation { reason: string; msg: string; position: number | null; queue: number | null; estimate: string | null; remedies: string[] | null }
+export interface Mount {
+  id: string
+  name: string
+  target: string
+  permission: string
+}
+export interface IdleCheck {
+  remaining: number | null
+  phase: string
+  why: string
+  ends_at: string | null
+  source: string
+  dry_run: boolean
+}
+export interface Explanation {
+  reason: string
+  msg: string
+  position: number | null
+  queue: number | null
+  estimate: string | null
+  remedies: string[] | null
+}
 
 export interface SessionDetail extends Session {
   full_name: string
@@ -136,34 +176,69 @@ interface RawDetail extends Raw {
   containers: (Omit<Kernel, 'stat' | 'slots'> & { live_stat: string | null; last_stat: string | null; occupied_slots: string })[]
 }
 
-export const sessionQuery = (id: string) => queryOptions({
-  queryKey: ['session', 'one', id],
-  queryFn: async ({ signal }): Promise<SessionDetail | null> => {
-    const d = await gql<{ compute_session: RawDetail | null }>(
-      `query($id: UUID!) { compute_session(id: $id) { id name type image architecture status status_info status_changed result user_email group_name
+export const sessionQuery = (id: string) =>
+  queryOptions({
+    queryKey: ['session', 'one', id],
+    queryFn: async ({ signal }): Promise<SessionDetail | null> => {
+      const d = await gql<{ compute_session: RawDetail | null }>(
+        `query($id: UUID!) { compute_session(id: $id) { id name type image architecture status status_info status_changed result user_email group_name
         scaling_group created_at terminated_at startup_command occupying_slots requested_slots service_ports full_name priority tag cluster_mode
         cluster_size status_data status_history idle_checks resource_opts explanation { reason msg position queue estimate remedies }
-        containers { id cluster_role cluster_idx cluster_hostname status status_info exit_code agent live_stat last_stat occupied_slots } } }`, { id }, signal)
-    const r = d.compute_session
-    if (!r) return null
-    return { ...sessionOf(r), full_name: r.full_name, priority: r.priority, tag: r.tag, cluster_mode: r.cluster_mode, cluster_size: r.cluster_size,
-      data: parsed(r.status_data, {}), history: parsed(r.status_history, {}), idle: parsed(r.idle_checks, {}), opts: parsed(r.resource_opts, {}),
-      explanation: r.explanation,
-      kernels: r.containers.map((c) => ({ ...c, stat: parsed<Stat>(c.live_stat, parsed<Stat>(c.last_stat, {})), slots: parsed(c.occupied_slots, {}) })) }
-  },
-  // Figures come every few seconds, and no event tells of them.
-  refetchInterval: (q) => (q.state.data && over.includes(q.state.data.status) ? false : 5_000),
-})
+        containers { id cluster_role cluster_idx cluster_hostname status status_info exit_code agent live_stat last_stat occupied_slots } } }`,
+        { id },
+        signal,
+      )
+      const r = d.compute_session
+      if (!r) return null
+      return {
+        ...sessionOf(r),
+        full_name: r.full_name,
+        priority: r.priority,
+        tag: r.tag,
+        cluster_mode: r.cluster_mode,
+        cluster_size: r.cluster_size,
+        data: parsed(r.status_data, {}),
+        history: parsed(r.status_history, {}),
+        idle: parsed(r.idle_checks, {}),
+        opts: parsed(r.resource_opts, {}),
+        explanation: r.explanation,
+        kernels: r.containers.map((c) => ({
+          ...c,
+          stat: parsed<Stat>(c.live_stat, parsed<Stat>(c.last_stat, {})),
+          slots: parsed(c.occupied_slots, {}),
+        })),
+      }
+    },
+    // Figures come every few seconds, and no event tells of them.
+    refetchInterval: (q) => (q.state.data && over.includes(q.state.data.status) ? false : 5_000),
+  })
 
-export interface Info { environ: string; vfolder_mounts: Mount[]; exitCode: number | null }
+export interface Info {
+  environ: string
+  vfolder_mounts: Mount[]
+  exitCode: number | null
+}
 
-export const sessionInfoQuery = (id: string) => queryOptions({ queryKey: ['session', 'info', id], queryFn: () => func<Info>(`/session/${id}`) })
+export const sessionInfoQuery = (id: string) =>
+  queryOptions({ queryKey: ['session', 'info', id], queryFn: () => func<Info>(`/session/${id}`) })
 
-export interface Move { seq: number; event: string; from: string; to: string; reason: string; detail: string; at: string; exitCode: number | null; kernel: string }
+export interface Move {
+  seq: number
+  event: string
+  from: string
+  to: string
+  reason: string
+  detail: string
+  at: string
+  exitCode: number | null
+  kernel: string
+}
 
-export const movesQuery = (id: string) => queryOptions({
-  queryKey: ['session', 'moves', id], queryFn: async () => (await func<{ moves: Move[] }>(`/session/${id}/status-history`)).moves,
-})
+export const movesQuery = (id: string) =>
+  queryOptions({
+    queryKey: ['session', 'moves', id],
+    queryFn: async () => (await func<{ moves: Move[] }>(`/session/${id}/status-history`)).moves,
+  })
 
 export const logText = (id: string, kernel?: string) => funcText(`/session/${id}/logs`, kernel ? { query: { kernel_id: kernel } } : {})
 
@@ -206,7 +281,8 @@ export interface DryRun {
 
 export const dryRun = (body: CreateBody, signal: AbortSignal) => func<DryRun>('/session', { body, query: { dry_run: true }, signal })
 export const createSession = (body: CreateBody) => func<{ sessionId: string; sessionName: string }>('/session', { body })
-export const endSession = (id: string, forced = false) => func<unknown>(`/session/${id}`, { method: 'DELETE', query: { wait: 0, ...(forced ? { forced: true } : {}) } })
+export const endSession = (id: string, forced = false) =>
+  func<unknown>(`/session/${id}`, { method: 'DELETE', query: { wait: 0, ...(forced ? { forced: true } : {}) } })
 
 /** Ends sessions. What was refused is told one by one; the rest is done. */
 export function useEnd() {

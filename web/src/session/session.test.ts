@@ -7,22 +7,63 @@ import { cpuPercent, sumOf } from './Use'
 const draft: Draft = { ...blank, name: 'calm-pier-10', image: 'berth/python:3.11', slots: { cpu: 2, mem: 4 * 2 ** 30 } }
 
 test('filters become conditions that nobody can break out of', () => {
-  expect(filterOf({}, 'me@x')).toEqual({ filter: '', status: 'PENDING,SCHEDULED,PREPARING,PULLING,PREPARED,CREATING,RUNNING,RESTARTING,TERMINATING' })
-  expect(filterOf({ owner: 'me', status: 'running', q: '50%_"x' }, 'me@x')).toEqual({ filter: 'name ilike "%50\\\\%\\\\_\\"x%" & user_email == "me@x"', status: 'RUNNING' })
+  expect(filterOf({}, 'me@x')).toEqual({
+    filter: '',
+    status: 'PENDING,SCHEDULED,PREPARING,PULLING,PREPARED,CREATING,RUNNING,RESTARTING,TERMINATING',
+  })
+  expect(filterOf({ owner: 'me', status: 'running', q: '50%_"x' }, 'me@x')).toEqual({
+    filter: 'name ilike "%50\\\\%\\\\_\\"x%" & user_email == "me@x"',
+    status: 'RUNNING',
+  })
   expect(filterOf({ status: 'all' }, '').status).toBe('')
 })
 
 test('a draft says what is wrong before it is sent', () => {
   expect(faultsOf(draft)).toEqual({})
-  expect(Object.keys(faultsOf({ ...draft, name: '-x', image: '', type: 'batch', env: [{ name: '1A', value: 'x' }], mounts: [{ id: '1', name: 'a', target: '' }, { id: '2', name: 'b', target: 'a' }] })))
-    .toEqual(['name', 'image', 'command', 'env', 'mounts'])
+  expect(
+    Object.keys(
+      faultsOf({
+        ...draft,
+        name: '-x',
+        image: '',
+        type: 'batch',
+        env: [{ name: '1A', value: 'x' }],
+        mounts: [
+          { id: '1', name: 'a', target: '' },
+          { id: '2', name: 'b', target: 'a' },
+        ],
+      }),
+    ),
+  ).toEqual(['name', 'image', 'command', 'env', 'mounts'])
 })
 
 test('a draft becomes a request and the same command', () => {
-  const d: Draft = { ...draft, type: 'batch', command: "python3 'a b.py'", mounts: [{ id: '1', name: 'data', target: '' }, { id: '2', name: 'out', target: '/mnt' }], env: [{ name: 'A', value: 'x y' }], clusterSize: 2 }
-  expect(bodyOf(d, 'team')).toEqual({ name: 'calm-pier-10', image: 'berth/python:3.11', type: 'batch', group: 'team', enqueueOnly: true, reuseIfExists: false, startupCommand: "python3 'a b.py'",
-    clusterSize: 2, clusterMode: 'single-node', config: { resources: { cpu: '2', mem: '4294967296' }, environ: { A: 'x y' }, mounts: ['data', 'out'], mount_map: { out: '/mnt' } } })
-  expect(cliOf(d)).toBe("berth session create berth/python:3.11 --name calm-pier-10 -r cpu=2 -r mem=4g -v data -v out:/mnt -e 'A=x y' --cluster-size 2 --batch 'python3 '\\''a b.py'\\'''")
+  const d: Draft = {
+    ...draft,
+    type: 'batch',
+    command: "python3 'a b.py'",
+    mounts: [
+      { id: '1', name: 'data', target: '' },
+      { id: '2', name: 'out', target: '/mnt' },
+    ],
+    env: [{ name: 'A', value: 'x y' }],
+    clusterSize: 2,
+  }
+  expect(bodyOf(d, 'team')).toEqual({
+    name: 'calm-pier-10',
+    image: 'berth/python:3.11',
+    type: 'batch',
+    group: 'team',
+    enqueueOnly: true,
+    reuseIfExists: false,
+    startupCommand: "python3 'a b.py'",
+    clusterSize: 2,
+    clusterMode: 'single-node',
+    config: { resources: { cpu: '2', mem: '4294967296' }, environ: { A: 'x y' }, mounts: ['data', 'out'], mount_map: { out: '/mnt' } },
+  })
+  expect(cliOf(d)).toBe(
+    "berth session create berth/python:3.11 --name calm-pier-10 -r cpu=2 -r mem=4g -v data -v out:/mnt -e 'A=x y' --cluster-size 2 --batch 'python3 '\\''a b.py'\\'''",
+  )
 })
 
 test('names that are proposed are allowed', () => {
@@ -33,7 +74,11 @@ test('names that are proposed are allowed', () => {
 test('the steps of a session, with the one that goes on', () => {
   const h = { RUNNING: '2026-01-01T00:00:05Z', PENDING: '2026-01-01T00:00:00Z', SCHEDULED: '2026-01-01T00:00:02Z' }
   const now = Date.parse('2026-01-01T00:01:05Z')
-  expect(stepsOf(h, now).map((s) => [s.status, s.ms])).toEqual([['PENDING', 2000], ['SCHEDULED', 3000], ['RUNNING', 60000]])
+  expect(stepsOf(h, now).map((s) => [s.status, s.ms])).toEqual([
+    ['PENDING', 2000],
+    ['SCHEDULED', 3000],
+    ['RUNNING', 60000],
+  ])
   expect(stepsOf({ ...h, TERMINATED: '2026-01-01T00:00:10Z' }, now).at(-1)).toMatchObject({ status: 'TERMINATED', ms: null })
 })
 

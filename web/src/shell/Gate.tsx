@@ -19,7 +19,12 @@ export function Gate({ children }: { children: ReactNode }) {
   const state = useQuery(loginQuery)
   if (state.isPending) return null
   if (state.isError) {
-    return <main className="login"><Mark size={40} /><ErrorState error={state.error} retry={() => void state.refetch()} /></main>
+    return (
+      <main className="login">
+        <Mark size={40} />
+        <ErrorState error={state.error} retry={() => void state.refetch()} />
+      </main>
+    )
   }
   if (!state.data.authenticated) {
     return (
@@ -34,7 +39,12 @@ export function Gate({ children }: { children: ReactNode }) {
     )
   }
   return (
-    <Suspense fallback={<div className="page"><Skeleton /></div>}>
+    <Suspense
+      fallback={
+        <div className="page">
+          <Skeleton />
+        </div>
+      }>
       <WithMe>{children}</WithMe>
       <Toasts />
     </Suspense>
@@ -57,8 +67,17 @@ function WithMe({ children }: { children: ReactNode }) {
   return (
     <>
       {children}
-      <Modal opened={asking} onClose={() => {}} withCloseButton={false} closeOnEscape={false} closeOnClickOutside={false} title={t('login.again')} zIndex={500}>
-        <p className="soft" style={{ marginBottom: 12 }}>{t('login.again.text')}</p>
+      <Modal
+        opened={asking}
+        onClose={() => {}}
+        withCloseButton={false}
+        closeOnEscape={false}
+        closeOnClickOutside={false}
+        title={t('login.again')}
+        zIndex={500}>
+        <p className="soft" style={{ marginBottom: 12 }}>
+          {t('login.again.text')}
+        </p>
         <LoginForm as={me.email} onDone={() => void done()} />
       </Modal>
     </>

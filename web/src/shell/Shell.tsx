@@ -31,19 +31,35 @@ export function Shell() {
   const main = useRef<HTMLElement>(null)
   const places = placesOf(me)
 
-  useEffect(() => follow(client, (h) => {
-    if (h.event === 'session_idle_warning') {
-      toast(t('live.idle', { name: h.sessionName, detail: h.detail }), { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) }, 20_000)
-    } else if (h.event === 'session_failure') {
-      toast(t('live.failed', { name: h.sessionName }), { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) }, 12_000)
-    }
-  }), [client, go])
+  useEffect(
+    () =>
+      follow(client, (h) => {
+        if (h.event === 'session_idle_warning') {
+          toast(
+            t('live.idle', { name: h.sessionName, detail: h.detail }),
+            { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
+            20_000,
+          )
+        } else if (h.event === 'session_failure') {
+          toast(
+            t('live.failed', { name: h.sessionName }),
+            { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
+            12_000,
+          )
+        }
+      }),
+    [client, go],
+  )
   // A new page begins at its top, and the keyboard with it.
-  useEffect(() => { main.current?.scrollTo(0, 0) }, [where.pathname])
+  useEffect(() => {
+    main.current?.scrollTo(0, 0)
+  }, [where.pathname])
 
   const table = useMemo(() => {
     const out: Record<string, () => void> = {
-      'mod+k': () => setPalette(true), '?': () => setSheet(true), n: () => void go({ to: '/sessions/new' }),
+      'mod+k': () => setPalette(true),
+      '?': () => setSheet(true),
+      n: () => void go({ to: '/sessions/new' }),
       '/': () => document.querySelector<HTMLInputElement>('main input[type="search"]')?.focus(),
     }
     for (const p of placesOf(me)) if (p.keys) out[p.keys] = () => void go({ to: p.to as '/' })
@@ -69,40 +85,76 @@ export function Shell() {
   ]
   return (
     <div className={`shell${folded ? ' folded' : ''}`}>
-      <a className="skip" href="#main">{t('nav.skip')}</a>
+      <a className="skip" href="#main">
+        {t('nav.skip')}
+      </a>
       <LinkBar />
       <nav aria-label={t('nav.label')}>
-        <Link to="/" className="brand"><Mark /><span>Berth</span></Link>
+        <Link to="/" className="brand">
+          <Mark />
+          <span>Berth</span>
+        </Link>
         {places.map((p, i) => (
           <span key={p.to} style={{ display: 'contents' }}>
             {p.group === 'admin' && places[i - 1]?.group === 'main' && <hr />}
             <Tooltip label={t(p.word)} position="right" disabled={!folded}>
-              <Link to={p.to as '/'} className="item" activeProps={{ className: 'item active', 'aria-current': 'page' }} activeOptions={{ exact: p.to === '/' }}>
-                <Icon name={p.icon} /><span>{t(p.word)}</span>
+              <Link
+                to={p.to as '/'}
+                className="item"
+                activeProps={{ className: 'item active', 'aria-current': 'page' }}
+                activeOptions={{ exact: p.to === '/' }}>
+                <Icon name={p.icon} />
+                <span>{t(p.word)}</span>
               </Link>
             </Tooltip>
           </span>
         ))}
-        <button type="button" className="iconbtn foot" style={{ marginTop: 'auto', alignSelf: 'flex-start' }} aria-label={t('nav.fold')}
-          onClick={() => { setFolded(!folded); write('berth.folded', folded ? 'no' : 'yes') }}><Icon name="fold" /></button>
+        <button
+          type="button"
+          className="iconbtn foot"
+          style={{ marginTop: 'auto', alignSelf: 'flex-start' }}
+          aria-label={t('nav.fold')}
+          onClick={() => {
+            setFolded(!folded)
+            write('berth.folded', folded ? 'no' : 'yes')
+          }}>
+          <Icon name="fold" />
+        </button>
       </nav>
       <header className="top">
         <Crumbs />
         <button type="button" className="find" onClick={() => setPalette(true)} aria-label={t('palette.label')}>
-          <Icon name="search" size={14} /><span className="grow" style={{ textAlign: 'left' }}>{t('palette.short')}</span><KeyHint keys={mac ? '⌘K' : 'Ctrl+K'} />
+          <Icon name="search" size={14} />
+          <span className="grow" style={{ textAlign: 'left' }}>
+            {t('palette.short')}
+          </span>
+          <KeyHint keys={mac ? '⌘K' : 'Ctrl+K'} />
         </button>
         <Project />
         <Health />
         <Bell />
         <Menu position="bottom-end" width={220}>
-          <Menu.Target><button type="button" className="iconbtn" aria-label={t('nav.me')}><Icon name="user" /></button></Menu.Target>
+          <Menu.Target>
+            <button type="button" className="iconbtn" aria-label={t('nav.me')}>
+              <Icon name="user" />
+            </button>
+          </Menu.Target>
           <Menu.Dropdown>
-            <Menu.Label><span className="cut" style={{ display: 'block' }}>{me.full_name || me.email}</span><span className="small">{me.email}</span></Menu.Label>
+            <Menu.Label>
+              <span className="cut" style={{ display: 'block' }}>
+                {me.full_name || me.email}
+              </span>
+              <span className="small">{me.email}</span>
+            </Menu.Label>
             <Menu.Item onClick={() => void go({ to: '/profile' })}>{t('nav.profile')}</Menu.Item>
-            <Menu.Item onClick={() => setSheet(true)} rightSection={<KeyHint keys="?" />}>{t('keys.title')}</Menu.Item>
+            <Menu.Item onClick={() => setSheet(true)} rightSection={<KeyHint keys="?" />}>
+              {t('keys.title')}
+            </Menu.Item>
             <Menu.Divider />
             {(['auto', 'light', 'dark'] as const).map((s) => (
-              <Menu.Item key={s} onClick={() => theme(s)} rightSection={colorScheme === s ? <Icon name="check" size={14} /> : null}>{t(`theme.${s}` as Word)}</Menu.Item>
+              <Menu.Item key={s} onClick={() => theme(s)} rightSection={colorScheme === s ? <Icon name="check" size={14} /> : null}>
+                {t(`theme.${s}` as Word)}
+              </Menu.Item>
             ))}
             <Menu.Divider />
             <Menu.Item onClick={() => setLanguage(lang === 'en' ? 'ko' : 'en')}>{lang === 'en' ? '한국어' : 'English'}</Menu.Item>
@@ -110,14 +162,30 @@ export function Shell() {
           </Menu.Dropdown>
         </Menu>
       </header>
-      <main id="main" ref={main} tabIndex={-1}><Outlet /></main>
+      <main id="main" ref={main} tabIndex={-1}>
+        <Outlet />
+      </main>
       <Palette open={palette} onClose={() => setPalette(false)} actions={actions} />
       <Modal opened={sheet} onClose={() => setSheet(false)} title={t('keys.title')}>
         <dl className="facts" style={{ gridTemplateColumns: '1fr auto' }}>
-          {([[t('palette.label'), mac ? '⌘K' : 'Ctrl+K'], [t('session.new'), 'n'], [t('keys.search'), '/'],
-            ...places.filter((p) => p.keys).map((p) => [t('keys.go', { to: t(p.word) }), p.keys!]),
-            [t('keys.rows'), 'j k'], [t('keys.select'), 'x'], [t('keys.openrow'), 'Enter'], [t('keys.submit'), mac ? '⌘Enter' : 'Ctrl+Enter'], [t('keys.this'), '?']] as [string, string][])
-            .map(([what, keys]) => [<dt key={what}>{what}</dt>, <dd key={what + keys} style={{ textAlign: 'right' }}><KeyHint keys={keys} /></dd>])}
+          {(
+            [
+              [t('palette.label'), mac ? '⌘K' : 'Ctrl+K'],
+              [t('session.new'), 'n'],
+              [t('keys.search'), '/'],
+              ...places.filter((p) => p.keys).map((p) => [t('keys.go', { to: t(p.word) }), p.keys!]),
+              [t('keys.rows'), 'j k'],
+              [t('keys.select'), 'x'],
+              [t('keys.openrow'), 'Enter'],
+              [t('keys.submit'), mac ? '⌘Enter' : 'Ctrl+Enter'],
+              [t('keys.this'), '?'],
+            ] as [string, string][]
+          ).map(([what, keys]) => [
+            <dt key={what}>{what}</dt>,
+            <dd key={what + keys} style={{ textAlign: 'right' }}>
+              <KeyHint keys={keys} />
+            </dd>,
+          ])}
         </dl>
       </Modal>
       <Uploads />
@@ -148,18 +216,39 @@ function LinkBar() {
   const now = useNow(1000)
   const away = now - link.since
   if (link.up || away < 1500) return null
-  return <div className="link" role="status">{t('link.away', { t: span(away) })}</div>
+  return (
+    <div className="link" role="status">
+      {t('link.away', { t: span(away) })}
+    </div>
+  )
 }
 
 const crumbWords: Record<string, Word> = {
-  sessions: 'nav.sessions', new: 'session.new', data: 'nav.data', images: 'nav.images', profile: 'nav.profile', cluster: 'nav.cluster',
-  users: 'nav.users', projects: 'nav.projects', policies: 'nav.policies', audit: 'nav.audit', settings: 'nav.settings', design: 'nav.design',
+  sessions: 'nav.sessions',
+  new: 'session.new',
+  data: 'nav.data',
+  images: 'nav.images',
+  profile: 'nav.profile',
+  cluster: 'nav.cluster',
+  users: 'nav.users',
+  projects: 'nav.projects',
+  policies: 'nav.policies',
+  audit: 'nav.audit',
+  settings: 'nav.settings',
+  design: 'nav.design',
 }
 
 function Crumbs() {
-  const parts = useLocation().pathname.split('/').filter((p) => p && p !== 'admin')
+  const parts = useLocation()
+    .pathname.split('/')
+    .filter((p) => p && p !== 'admin')
   const admin = useLocation().pathname.startsWith('/admin')
-  if (parts.length === 0) return <div className="crumbs"><span>{t('nav.home')}</span></div>
+  if (parts.length === 0)
+    return (
+      <div className="crumbs">
+        <span>{t('nav.home')}</span>
+      </div>
+    )
   return (
     <nav className="crumbs" aria-label={t('nav.crumbs')}>
       {parts.map((p, i) => {
@@ -184,10 +273,22 @@ function Project() {
   if (me.groups.length < 2) return null
   return (
     <Menu position="bottom-end">
-      <Menu.Target><button type="button" className="iconbtn wide-only" aria-label={t('nav.project')}>{project}<Icon name="down" size={10} /></button></Menu.Target>
+      <Menu.Target>
+        <button type="button" className="iconbtn wide-only" aria-label={t('nav.project')}>
+          {project}
+          <Icon name="down" size={10} />
+        </button>
+      </Menu.Target>
       <Menu.Dropdown>
         <Menu.Label>{t('nav.project')}</Menu.Label>
-        {me.groups.map((g) => <Menu.Item key={g.id} onClick={() => chooseProject(g.name)} rightSection={g.name === project ? <Icon name="check" size={14} /> : null}>{g.name}</Menu.Item>)}
+        {me.groups.map((g) => (
+          <Menu.Item
+            key={g.id}
+            onClick={() => chooseProject(g.name)}
+            rightSection={g.name === project ? <Icon name="check" size={14} /> : null}>
+            {g.name}
+          </Menu.Item>
+        ))}
       </Menu.Dropdown>
     </Menu>
   )
@@ -200,10 +301,18 @@ function Health() {
   const h = useQuery({ ...healthQuery(isSuper(me)), refetchInterval: 30_000 })
   const state = !link.up || h.isError ? 'failed' : h.data === undefined ? '' : h.data.length ? 'waiting' : 'ok'
   if (!state) return null
-  const word = state === 'failed' ? t('health.away') : state === 'waiting' ? t('health.problems', { n: h.data?.length ?? 0 }) : t('health.ok')
+  const word =
+    state === 'failed' ? t('health.away') : state === 'waiting' ? t('health.problems', { n: h.data?.length ?? 0 }) : t('health.ok')
   return (
-    <button type="button" className="iconbtn" onClick={() => { if (isSuper(me)) void go({ to: '/admin/cluster' }) }} aria-label={t('health.label', { word })}>
-      <span className={`dot ${state}`} /><span className="wide-only">{word}</span>
+    <button
+      type="button"
+      className="iconbtn"
+      onClick={() => {
+        if (isSuper(me)) void go({ to: '/admin/cluster' })
+      }}
+      aria-label={t('health.label', { word })}>
+      <span className={`dot ${state}`} />
+      <span className="wide-only">{word}</span>
     </button>
   )
 }
@@ -214,8 +323,13 @@ function Bell() {
   if (!waiting) return null
   return (
     <Tooltip label={t('folder.invited', { n: waiting })}>
-      <button type="button" className="iconbtn" aria-label={t('folder.invited', { n: waiting })} onClick={() => void go({ to: '/data', search: { tab: 'invitations' } })}>
-        <Icon name="bell" /><span className="count">{waiting}</span>
+      <button
+        type="button"
+        className="iconbtn"
+        aria-label={t('folder.invited', { n: waiting })}
+        onClick={() => void go({ to: '/data', search: { tab: 'invitations' } })}>
+        <Icon name="bell" />
+        <span className="count">{waiting}</span>
       </button>
     </Tooltip>
   )

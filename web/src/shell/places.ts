@@ -20,8 +20,10 @@ export function placesOf(me: Me): Place[] {
   ]
   if (isSuper(me)) out.push({ to: '/admin/cluster', word: 'nav.cluster', icon: 'cluster', keys: 'g c', group: 'admin' })
   if (isAdmin(me)) {
-    out.push({ to: '/admin/users', word: 'nav.users', icon: 'users', keys: 'g u', group: 'admin' },
-      { to: '/admin/projects', word: 'nav.projects', icon: 'folder', keys: 'g p', group: 'admin' })
+    out.push(
+      { to: '/admin/users', word: 'nav.users', icon: 'users', keys: 'g u', group: 'admin' },
+      { to: '/admin/projects', word: 'nav.projects', icon: 'folder', keys: 'g p', group: 'admin' },
+    )
   }
   if (isSuper(me)) out.push({ to: '/admin/policies', word: 'nav.policies', icon: 'policy', group: 'admin' })
   if (isAdmin(me)) out.push({ to: '/admin/audit', word: 'nav.audit', icon: 'audit', keys: 'g a', group: 'admin' })

@@ -20,11 +20,22 @@ function texts<K extends string>(...names: K[]) {
 
 const root = createRootRoute({
   component: Shell,
-  notFoundComponent: () => <div className="page"><EmptyState title={t('error.nopage')} text={t('error.nopage.text')} action={<Cli line="berth --help" />} /></div>,
+  notFoundComponent: () => (
+    <div className="page">
+      <EmptyState title={t('error.nopage')} text={t('error.nopage.text')} action={<Cli line="berth --help" />} />
+    </div>
+  ),
 })
-const page = <P extends string, K extends string = never>(path: P, load: () => Promise<Record<string, unknown>>, name: string, ...names: K[]) =>
+const page = <P extends string, K extends string = never>(
+  path: P,
+  load: () => Promise<Record<string, unknown>>,
+  name: string,
+  ...names: K[]
+) =>
   createRoute({
-    getParentRoute: () => root, path, validateSearch: texts<K>(...names),
+    getParentRoute: () => root,
+    path,
+    validateSearch: texts<K>(...names),
     component: lazyRouteComponent(load as () => Promise<Record<string, () => React.JSX.Element>>, name),
   })
 
@@ -34,7 +45,8 @@ const routes = [
   page('/sessions/new', () => import('@/session/NewSessionPage'), 'NewSessionPage', 'image', 'from', 'folder'),
   page('/sessions/$id', () => import('@/session/SessionPage'), 'SessionPage', 'tab', 'from'),
   createRoute({
-    getParentRoute: () => root, path: '/data',
+    getParentRoute: () => root,
+    path: '/data',
     validateSearch: (s: { tab?: string; make?: boolean } & SearchSchemaInput): { tab?: string; make?: boolean } => {
       const out: { tab?: string; make?: boolean } = {}
       const tab = text(s.tab)
@@ -62,8 +74,16 @@ export const router = createRouter({
   scrollRestoration: true,
   scrollToTopSelectors: ['#main'],
   defaultPendingMs: 150,
-  defaultPendingComponent: () => <div className="page"><Skeleton /></div>,
-  defaultErrorComponent: ({ error, reset }) => <div className="page"><ErrorState error={error} what={t('error.page')} retry={reset} /></div>,
+  defaultPendingComponent: () => (
+    <div className="page">
+      <Skeleton />
+    </div>
+  ),
+  defaultErrorComponent: ({ error, reset }) => (
+    <div className="page">
+      <ErrorState error={error} what={t('error.page')} retry={reset} />
+    </div>
+  ),
 })
 
 declare module '@tanstack/react-router' {

@@ -24,14 +24,17 @@ export function LoginForm({ as, onDone }: { as?: string; onDone: () => void }) {
     if (busy) return
     setBusy(true)
     setError(null)
-    work().catch(setError).finally(() => setBusy(false))
+    work()
+      .catch(setError)
+      .finally(() => setBusy(false))
   }
-  const attempt = (force = false, pass = password) => doing(async () => {
-    const next = await login(username.trim(), pass, otp, force)
-    if (next.kind === 'done') return onDone()
-    if (next.kind === 'totp') setOtp('')
-    setStep(next)
-  })
+  const attempt = (force = false, pass = password) =>
+    doing(async () => {
+      const next = await login(username.trim(), pass, otp, force)
+      if (next.kind === 'done') return onDone()
+      if (next.kind === 'totp') setOtp('')
+      setStep(next)
+    })
   const token = step?.kind === 'enrol' ? step.token : ''
   useEffect(() => {
     if (token) beginEnrol(token).then(setEnrolment, setError)
@@ -67,52 +70,133 @@ export function LoginForm({ as, onDone }: { as?: string; onDone: () => void }) {
   return (
     <form className="stack" onSubmit={submit} aria-busy={busy}>
       {codes.length > 0 && (
-        <div className="note info"><Icon name="key" /><div className="stack tight">
-          <strong>{t('totp.codes.title')}</strong><span>{t('totp.codes.text')}</span>
-          <code>{codes.join('  ')}</code><Copy text={codes.join('\n')}>{t('do.copy')}</Copy>
-        </div></div>
+        <div className="note info">
+          <Icon name="key" />
+          <div className="stack tight">
+            <strong>{t('totp.codes.title')}</strong>
+            <span>{t('totp.codes.text')}</span>
+            <code>{codes.join('  ')}</code>
+            <Copy text={codes.join('\n')}>{t('do.copy')}</Copy>
+          </div>
+        </div>
       )}
       {asks === 'totp' || asks === 'enrol' ? (
         <>
           {asks === 'enrol' && (
             <div className="stack tight">
               <p className="soft">{t('login.enrol')}</p>
-              {enrolment && <div className="cli"><code>{enrolment.totp_key}</code><Copy text={enrolment.totp_key} /></div>}
-              {enrolment && <Anchor href={enrolment.totp_uri} size="sm">{t('login.enrol.open')}</Anchor>}
+              {enrolment && (
+                <div className="cli">
+                  <code>{enrolment.totp_key}</code>
+                  <Copy text={enrolment.totp_key} />
+                </div>
+              )}
+              {enrolment && (
+                <Anchor href={enrolment.totp_uri} size="sm">
+                  {t('login.enrol.open')}
+                </Anchor>
+              )}
             </div>
           )}
-          <TextInput label={t('login.otp')} description={asks === 'totp' ? t('login.otp.hint') : undefined} value={otp} autoComplete="one-time-code"
-            inputMode="numeric" onChange={(e) => setOtp(e.currentTarget.value)} required autoFocus key={asks}
-            error={step?.kind === 'totp' && step.wrong ? t('login.otp.wrong') : undefined} />
+          <TextInput
+            label={t('login.otp')}
+            description={asks === 'totp' ? t('login.otp.hint') : undefined}
+            value={otp}
+            autoComplete="one-time-code"
+            inputMode="numeric"
+            onChange={(e) => setOtp(e.currentTarget.value)}
+            required
+            autoFocus
+            key={asks}
+            error={step?.kind === 'totp' && step.wrong ? t('login.otp.wrong') : undefined}
+          />
         </>
       ) : asks === 'expired' ? (
         <>
           <p className="soft">{t('login.expired')}</p>
-          <PasswordInput label={t('login.password.new')} value={fresh} onChange={(e) => setFresh(e.currentTarget.value)} autoComplete="new-password" required autoFocus />
-          <PasswordInput label={t('login.password.again')} value={again} onChange={(e) => setAgain(e.currentTarget.value)} autoComplete="new-password" required />
+          <PasswordInput
+            label={t('login.password.new')}
+            value={fresh}
+            onChange={(e) => setFresh(e.currentTarget.value)}
+            autoComplete="new-password"
+            required
+            autoFocus
+          />
+          <PasswordInput
+            label={t('login.password.again')}
+            value={again}
+            onChange={(e) => setAgain(e.currentTarget.value)}
+            autoComplete="new-password"
+            required
+          />
         </>
       ) : (
         <>
-          <TextInput label={t('login.name')} value={username} onChange={(e) => setUsername(e.currentTarget.value)} autoComplete="username" required
-            autoFocus={!as} readOnly={!!as} name="username" />
-          <PasswordInput label={t('login.password')} value={password} onChange={(e) => setPassword(e.currentTarget.value)} autoComplete="current-password" required
-            autoFocus={!!as} name="password" />
-          {asks === 'elsewhere' && <div className="note"><Icon name="info" /><span>{t('login.elsewhere')}</span></div>}
-          {step?.kind === 'refused' && <div className="fault" role="alert"><Icon name="warn" /><span>
-            {step.details === 'User credential mismatch.' ? t('login.mismatch') : step.details}</span></div>}
+          <TextInput
+            label={t('login.name')}
+            value={username}
+            onChange={(e) => setUsername(e.currentTarget.value)}
+            autoComplete="username"
+            required
+            autoFocus={!as}
+            readOnly={!!as}
+            name="username"
+          />
+          <PasswordInput
+            label={t('login.password')}
+            value={password}
+            onChange={(e) => setPassword(e.currentTarget.value)}
+            autoComplete="current-password"
+            required
+            autoFocus={!!as}
+            name="password"
+          />
+          {asks === 'elsewhere' && (
+            <div className="note">
+              <Icon name="info" />
+              <span>{t('login.elsewhere')}</span>
+            </div>
+          )}
+          {step?.kind === 'refused' && (
+            <div className="fault" role="alert">
+              <Icon name="warn" />
+              <span>{step.details === 'User credential mismatch.' ? t('login.mismatch') : step.details}</span>
+            </div>
+          )}
         </>
       )}
       {error !== null && <ErrorState error={error} />}
       <Button type="submit" variant="filled" loading={busy} fullWidth h={38}>
-        {asks === 'elsewhere' ? t('login.force') : asks === 'expired' ? t('login.replace') : asks === 'totp' || asks === 'enrol' ? t('login.otp.send') : t('login.do')}
+        {asks === 'elsewhere'
+          ? t('login.force')
+          : asks === 'expired'
+            ? t('login.replace')
+            : asks === 'totp' || asks === 'enrol'
+              ? t('login.otp.send')
+              : t('login.do')}
       </Button>
-      {step && step.kind !== 'refused' && <Button variant="subtle" onClick={() => { setStep(null); setError(null); setOtp('') }}>{t('do.back')}</Button>}
-      {!step && providers.map((p) => (
-        <Button key={p.name} component="a" fullWidth h={38}
-          href={`/server/oidc/${encodeURIComponent(p.name)}/start?next=${encodeURIComponent(location.pathname + location.search)}`}>
-          {t('login.with', { name: p.title || p.name })}
+      {step && step.kind !== 'refused' && (
+        <Button
+          variant="subtle"
+          onClick={() => {
+            setStep(null)
+            setError(null)
+            setOtp('')
+          }}>
+          {t('do.back')}
         </Button>
-      ))}
+      )}
+      {!step &&
+        providers.map((p) => (
+          <Button
+            key={p.name}
+            component="a"
+            fullWidth
+            h={38}
+            href={`/server/oidc/${encodeURIComponent(p.name)}/start?next=${encodeURIComponent(location.pathname + location.search)}`}>
+            {t('login.with', { name: p.title || p.name })}
+          </Button>
+        ))}
     </form>
   )
 }

@@ -1,4 +1,15 @@
-import { Button, Checkbox, Modal, PasswordInput, SegmentedControl, Select, Tabs, Textarea, TextInput, useMantineColorScheme } from '@mantine/core'
+import {
+  Button,
+  Checkbox,
+  Modal,
+  PasswordInput,
+  SegmentedControl,
+  Select,
+  Tabs,
+  Textarea,
+  TextInput,
+  useMantineColorScheme,
+} from '@mantine/core'
 import { useQuery, useQueryClient, type UseQueryResult } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent, type ReactNode } from 'react'
@@ -6,8 +17,26 @@ import { Icon } from '@/design/icons'
 import { Ago, Cli, ConfirmAction, Copy, EmptyState, ErrorState, PageHead, Panel, Skeleton, toast, useTitle } from '@/design/parts'
 import { setLanguage, t, useLanguage, type Language } from '@/words'
 import { useMe } from './me'
-import { beginTotp, createToken, deleteDotfile, dotfilesQuery, endLogin, endToken, endTotp, keypairsQuery, loginsQuery, makeSsh, rotateKeypair, saveDotfile, setFullName, setPassword,
-  sshQuery, tokensQuery, totpQuery, verifyTotp } from './queries'
+import {
+  beginTotp,
+  createToken,
+  deleteDotfile,
+  dotfilesQuery,
+  endLogin,
+  endToken,
+  endTotp,
+  keypairsQuery,
+  loginsQuery,
+  makeSsh,
+  rotateKeypair,
+  saveDotfile,
+  setFullName,
+  setPassword,
+  sshQuery,
+  tokensQuery,
+  totpQuery,
+  verifyTotp,
+} from './queries'
 
 const route = getRouteApi('/profile')
 
@@ -45,16 +74,39 @@ export function ProfilePage() {
   useTitle(t('nav.profile'))
   return (
     <div className="page form">
-      <PageHead title={me.full_name || me.email} sub={<><span>{me.email}</span><span className="tag">{me.role}</span><span>{me.domain_name}</span></>} />
+      <PageHead
+        title={me.full_name || me.email}
+        sub={
+          <>
+            <span>{me.email}</span>
+            <span className="tag">{me.role}</span>
+            <span>{me.domain_name}</span>
+          </>
+        }
+      />
       <Tabs value={tab} onChange={(v) => void go({ search: v && v !== 'account' ? { tab: v } : {}, replace: true })}>
         <Tabs.List>
-          <Tabs.Tab value="account">{t('profile.account')}</Tabs.Tab><Tabs.Tab value="security">{t('profile.security')}</Tabs.Tab>
-          <Tabs.Tab value="keys">{t('profile.keys')}</Tabs.Tab><Tabs.Tab value="dotfiles">{t('profile.dotfiles')}</Tabs.Tab>
+          <Tabs.Tab value="account">{t('profile.account')}</Tabs.Tab>
+          <Tabs.Tab value="security">{t('profile.security')}</Tabs.Tab>
+          <Tabs.Tab value="keys">{t('profile.keys')}</Tabs.Tab>
+          <Tabs.Tab value="dotfiles">{t('profile.dotfiles')}</Tabs.Tab>
         </Tabs.List>
       </Tabs>
       {tab === 'account' && <Account />}
-      {tab === 'security' && <><Password /><Totp /><Logins /></>}
-      {tab === 'keys' && <><Keypairs /><Tokens /><Ssh /></>}
+      {tab === 'security' && (
+        <>
+          <Password />
+          <Totp />
+          <Logins />
+        </>
+      )}
+      {tab === 'keys' && (
+        <>
+          <Keypairs />
+          <Tokens />
+          <Ssh />
+        </>
+      )}
       {tab === 'dotfiles' && <Dotfiles />}
     </div>
   )
@@ -69,18 +121,53 @@ function Account() {
   return (
     <>
       <Panel title={t('profile.name')}>
-        <form className="stack" onSubmit={(e) => { e.preventDefault(); void act.run(() => setFullName(name.trim())) }}>
+        <form
+          className="stack"
+          onSubmit={(e) => {
+            e.preventDefault()
+            void act.run(() => setFullName(name.trim()))
+          }}>
           <TextInput label={t('profile.fullname')} value={name} onChange={(e) => setName(e.currentTarget.value)} maxLength={64} />
           {act.shown}
-          <Button type="submit" variant="filled" style={{ alignSelf: 'flex-start' }} loading={act.busy} disabled={name.trim() === me.full_name}>{t('do.save')}</Button>
+          <Button
+            type="submit"
+            variant="filled"
+            style={{ alignSelf: 'flex-start' }}
+            loading={act.busy}
+            disabled={name.trim() === me.full_name}>
+            {t('do.save')}
+          </Button>
         </form>
       </Panel>
       <Panel title={t('profile.look')}>
         <div className="stack">
-          <div className="row wrap"><span className="soft" style={{ width: 120 }}>{t('profile.theme')}</span>
-            <SegmentedControl size="xs" value={colorScheme} onChange={(v) => setColorScheme(v as 'auto')} data={(['auto', 'light', 'dark'] as const).map((v) => ({ value: v, label: t(`theme.${v}`) }))} aria-label={t('profile.theme')} /></div>
-          <div className="row wrap"><span className="soft" style={{ width: 120 }}>{t('profile.language')}</span>
-            <SegmentedControl size="xs" value={lang} onChange={(v) => setLanguage(v as Language)} data={[{ value: 'en', label: 'English' }, { value: 'ko', label: '한국어' }]} aria-label={t('profile.language')} /></div>
+          <div className="row wrap">
+            <span className="soft" style={{ width: 120 }}>
+              {t('profile.theme')}
+            </span>
+            <SegmentedControl
+              size="xs"
+              value={colorScheme}
+              onChange={(v) => setColorScheme(v as 'auto')}
+              data={(['auto', 'light', 'dark'] as const).map((v) => ({ value: v, label: t(`theme.${v}`) }))}
+              aria-label={t('profile.theme')}
+            />
+          </div>
+          <div className="row wrap">
+            <span className="soft" style={{ width: 120 }}>
+              {t('profile.language')}
+            </span>
+            <SegmentedControl
+              size="xs"
+              value={lang}
+              onChange={(v) => setLanguage(v as Language)}
+              data={[
+                { value: 'en', label: 'English' },
+                { value: 'ko', label: '한국어' },
+              ]}
+              aria-label={t('profile.language')}
+            />
+          </div>
         </div>
       </Panel>
     </>
@@ -104,10 +191,24 @@ function Password() {
   return (
     <Panel title={t('login.password')}>
       <form className="stack" onSubmit={submit}>
-        <PasswordInput label={t('profile.password.old')} value={old} onChange={(e) => setOld(e.currentTarget.value)} required autoComplete="current-password" />
-        <PasswordInput label={t('login.password.new')} value={fresh} onChange={(e) => setFresh(e.currentTarget.value)} required autoComplete="new-password" />
+        <PasswordInput
+          label={t('profile.password.old')}
+          value={old}
+          onChange={(e) => setOld(e.currentTarget.value)}
+          required
+          autoComplete="current-password"
+        />
+        <PasswordInput
+          label={t('login.password.new')}
+          value={fresh}
+          onChange={(e) => setFresh(e.currentTarget.value)}
+          required
+          autoComplete="new-password"
+        />
         {act.shown}
-        <Button type="submit" variant="filled" style={{ alignSelf: 'flex-start' }} loading={act.busy}>{t('profile.password.do')}</Button>
+        <Button type="submit" variant="filled" style={{ alignSelf: 'flex-start' }} loading={act.busy}>
+          {t('profile.password.do')}
+        </Button>
       </form>
     </Panel>
   )
@@ -122,27 +223,79 @@ function Totp() {
   const [off, setOff] = useState(false)
   return (
     <Panel title={t('profile.totp')}>
-      <Loaded of={q}>{(d) => (
-        <div className="stack">
-          {codes.length > 0 && <div className="note info"><Icon name="key" /><div className="stack tight"><strong>{t('totp.codes.title')}</strong><span>{t('totp.codes.text')}</span>
-            <code>{codes.join('  ')}</code><span><Copy text={codes.join('\n')}>{t('do.copy')}</Copy></span></div></div>}
-          {d.totp_activated ? (
-            <div className="row wrap"><span className="grow">{t('profile.totp.on', { n: d.recovery_codes })}</span>{!d.required && <Button onClick={() => setOff(true)}>{t('profile.totp.off')}</Button>}</div>
-          ) : begun ? (
-            <form className="stack" onSubmit={(e) => { e.preventDefault(); void act.run(async () => { const r = await verifyTotp(otp.replace(/\s/g, '')); setCodes(r.recovery_codes ?? []); setBegun(null); setOtp('') }) }}>
-              <p className="soft">{t('profile.totp.add')}</p>
-              <div className="cli"><code>{begun.totp_key}</code><Copy text={begun.totp_key} /></div>
-              <a href={begun.totp_uri}>{t('login.enrol.open')}</a>
-              <TextInput label={t('login.otp')} value={otp} onChange={(e) => setOtp(e.currentTarget.value)} inputMode="numeric" autoComplete="one-time-code" required w={200} />
-              <Button type="submit" variant="filled" style={{ alignSelf: 'flex-start' }} loading={act.busy}>{t('profile.totp.do')}</Button>
-            </form>
-          ) : (
-            <div className="row wrap"><span className="grow soft">{t('profile.totp.none')}</span><Button variant="filled" loading={act.busy} onClick={() => void act.run(async () => setBegun(await beginTotp()))}>{t('profile.totp.do')}</Button></div>
-          )}
-          {act.shown}
-        </div>
-      )}</Loaded>
-      <ConfirmAction open={off} onClose={() => setOff(false)} title={t('profile.totp.off')} verb={t('profile.totp.off')} doing={t('do.deleting')} onDo={() => endTotp().then(() => q.refetch())}>{t('profile.totp.off.text')}</ConfirmAction>
+      <Loaded of={q}>
+        {(d) => (
+          <div className="stack">
+            {codes.length > 0 && (
+              <div className="note info">
+                <Icon name="key" />
+                <div className="stack tight">
+                  <strong>{t('totp.codes.title')}</strong>
+                  <span>{t('totp.codes.text')}</span>
+                  <code>{codes.join('  ')}</code>
+                  <span>
+                    <Copy text={codes.join('\n')}>{t('do.copy')}</Copy>
+                  </span>
+                </div>
+              </div>
+            )}
+            {d.totp_activated ? (
+              <div className="row wrap">
+                <span className="grow">{t('profile.totp.on', { n: d.recovery_codes })}</span>
+                {!d.required && <Button onClick={() => setOff(true)}>{t('profile.totp.off')}</Button>}
+              </div>
+            ) : begun ? (
+              <form
+                className="stack"
+                onSubmit={(e) => {
+                  e.preventDefault()
+                  void act.run(async () => {
+                    const r = await verifyTotp(otp.replace(/\s/g, ''))
+                    setCodes(r.recovery_codes ?? [])
+                    setBegun(null)
+                    setOtp('')
+                  })
+                }}>
+                <p className="soft">{t('profile.totp.add')}</p>
+                <div className="cli">
+                  <code>{begun.totp_key}</code>
+                  <Copy text={begun.totp_key} />
+                </div>
+                <a href={begun.totp_uri}>{t('login.enrol.open')}</a>
+                <TextInput
+                  label={t('login.otp')}
+                  value={otp}
+                  onChange={(e) => setOtp(e.currentTarget.value)}
+                  inputMode="numeric"
+                  autoComplete="one-time-code"
+                  required
+                  w={200}
+                />
+                <Button type="submit" variant="filled" style={{ alignSelf: 'flex-start' }} loading={act.busy}>
+                  {t('profile.totp.do')}
+                </Button>
+              </form>
+            ) : (
+              <div className="row wrap">
+                <span className="grow soft">{t('profile.totp.none')}</span>
+                <Button variant="filled" loading={act.busy} onClick={() => void act.run(async () => setBegun(await beginTotp()))}>
+                  {t('profile.totp.do')}
+                </Button>
+              </div>
+            )}
+            {act.shown}
+          </div>
+        )}
+      </Loaded>
+      <ConfirmAction
+        open={off}
+        onClose={() => setOff(false)}
+        title={t('profile.totp.off')}
+        verb={t('profile.totp.off')}
+        doing={t('do.deleting')}
+        onDo={() => endTotp().then(() => q.refetch())}>
+        {t('profile.totp.off.text')}
+      </ConfirmAction>
     </Panel>
   )
 }
@@ -151,12 +304,36 @@ function Logins() {
   const q = useQuery(loginsQuery)
   const act = useDo()
   return (
-    <Panel title={t('profile.logins')} body={false} acts={(q.data?.length ?? 0) > 1 && <Button size="compact-sm" loading={act.busy} onClick={() => void act.run(() => endLogin('all'))}>{t('profile.logins.all')}</Button>}>
+    <Panel
+      title={t('profile.logins')}
+      body={false}
+      acts={
+        (q.data?.length ?? 0) > 1 && (
+          <Button size="compact-sm" loading={act.busy} onClick={() => void act.run(() => endLogin('all'))}>
+            {t('profile.logins.all')}
+          </Button>
+        )
+      }>
       <div className="lines">
-        {!q.data && <div><Loaded of={q}>{() => null}</Loaded></div>}
+        {!q.data && (
+          <div>
+            <Loaded of={q}>{() => null}</Loaded>
+          </div>
+        )}
         {q.data?.map((l) => (
-          <div key={l.id} className="row"><div className="grow"><div className="cut" title={l.agent}>{l.agent}</div><div className="small dim">{l.address} · {t('profile.used')} <Ago at={l.last_used} /></div></div>
-            <Button size="compact-sm" onClick={() => void act.run(() => endLogin(l.id))}>{t('profile.logins.end')}</Button></div>
+          <div key={l.id} className="row">
+            <div className="grow">
+              <div className="cut" title={l.agent}>
+                {l.agent}
+              </div>
+              <div className="small dim">
+                {l.address} · {t('profile.used')} <Ago at={l.last_used} />
+              </div>
+            </div>
+            <Button size="compact-sm" onClick={() => void act.run(() => endLogin(l.id))}>
+              {t('profile.logins.end')}
+            </Button>
+          </div>
         ))}
         {act.shown && <div>{act.shown}</div>}
       </div>
@@ -165,8 +342,23 @@ function Logins() {
 }
 
 function Secret({ rows }: { rows: [string, string][] }) {
-  return <div className="note info"><Icon name="key" /><div className="stack tight grow"><strong>{t('profile.once')}</strong>
-    {rows.map(([k, v]) => <span key={k} className="row wrap"><span className="soft" style={{ width: 90 }}>{k}</span><code style={{ overflowWrap: 'anywhere', whiteSpace: 'pre-wrap' }}>{v.length > 200 ? v.slice(0, 60) + '…' : v}</code><Copy text={v} label={t('do.copy')} /></span>)}</div></div>
+  return (
+    <div className="note info">
+      <Icon name="key" />
+      <div className="stack tight grow">
+        <strong>{t('profile.once')}</strong>
+        {rows.map(([k, v]) => (
+          <span key={k} className="row wrap">
+            <span className="soft" style={{ width: 90 }}>
+              {k}
+            </span>
+            <code style={{ overflowWrap: 'anywhere', whiteSpace: 'pre-wrap' }}>{v.length > 200 ? v.slice(0, 60) + '…' : v}</code>
+            <Copy text={v} label={t('do.copy')} />
+          </span>
+        ))}
+      </div>
+    </div>
+  )
 }
 
 function Keypairs() {
@@ -176,16 +368,65 @@ function Keypairs() {
   const [made, setMade] = useState<{ access_key: string; secret_key: string } | null>(null)
   const [ask, setAsk] = useState(false)
   return (
-    <Panel title={t('profile.keypairs')} body={false} acts={<Button size="compact-sm" onClick={() => setAsk(true)}>{t('profile.rotate')}</Button>}>
+    <Panel
+      title={t('profile.keypairs')}
+      body={false}
+      acts={
+        <Button size="compact-sm" onClick={() => setAsk(true)}>
+          {t('profile.rotate')}
+        </Button>
+      }>
       <div className="lines">
-        {made && <div><Secret rows={[[t('profile.access'), made.access_key], [t('profile.secret'), made.secret_key]]} /></div>}
-        {!q.data && <div><Loaded of={q}>{() => null}</Loaded></div>}
-        {q.data?.map((k) => <div key={k.access_key} className="row wrap"><Copy text={k.access_key}><code>{k.access_key}</code></Copy>{k.is_main && <span className="tag">{t('profile.main')}</span>}
-          {!k.is_active && <span className="tag">{t('status.inactive')}</span>}<span className="end small dim">{k.expires_at ? <>{t('profile.expires')} <Ago at={k.expires_at} /></> : <>{t('profile.used')} <Ago at={k.last_used} /></>}</span></div>)}
+        {made && (
+          <div>
+            <Secret
+              rows={[
+                [t('profile.access'), made.access_key],
+                [t('profile.secret'), made.secret_key],
+              ]}
+            />
+          </div>
+        )}
+        {!q.data && (
+          <div>
+            <Loaded of={q}>{() => null}</Loaded>
+          </div>
+        )}
+        {q.data?.map((k) => (
+          <div key={k.access_key} className="row wrap">
+            <Copy text={k.access_key}>
+              <code>{k.access_key}</code>
+            </Copy>
+            {k.is_main && <span className="tag">{t('profile.main')}</span>}
+            {!k.is_active && <span className="tag">{t('status.inactive')}</span>}
+            <span className="end small dim">
+              {k.expires_at ? (
+                <>
+                  {t('profile.expires')} <Ago at={k.expires_at} />
+                </>
+              ) : (
+                <>
+                  {t('profile.used')} <Ago at={k.last_used} />
+                </>
+              )}
+            </span>
+          </div>
+        ))}
         {act.shown && <div>{act.shown}</div>}
       </div>
-      <ConfirmAction open={ask} onClose={() => setAsk(false)} title={t('profile.rotate')} verb={t('profile.rotate')} doing={t('profile.rotate')} danger={false}
-        onDo={async () => { setMade((await rotateKeypair(86_400)).rotate_keypair.keypair); await q.refetch() }}>{t('profile.rotate.text')}</ConfirmAction>
+      <ConfirmAction
+        open={ask}
+        onClose={() => setAsk(false)}
+        title={t('profile.rotate')}
+        verb={t('profile.rotate')}
+        doing={t('profile.rotate')}
+        danger={false}
+        onDo={async () => {
+          setMade((await rotateKeypair(86_400)).rotate_keypair.keypair)
+          await q.refetch()
+        }}>
+        {t('profile.rotate.text')}
+      </ConfirmAction>
     </Panel>
   )
 }
@@ -200,15 +441,68 @@ function Tokens() {
   return (
     <Panel title={t('profile.tokens')} body={false}>
       <div className="lines">
-        {made && <div><Secret rows={[[t('profile.token'), made]]} /></div>}
-        {!q.data && <div><Loaded of={q}>{() => null}</Loaded></div>}
-        {q.data?.map((k) => <div key={k.id} className="row wrap"><span className="grow">{k.name} {k.read_only && <span className="tag">{t('profile.readonly')}</span>}<span className="small dim" style={{ display: 'block' }}>{t('profile.used')} <Ago at={k.last_used} />{k.expires_at && <> · {t('profile.expires')} <Ago at={k.expires_at} /></>}</span></span>
-          <Button size="compact-sm" onClick={() => void act.run(() => endToken(k.id))}>{t('profile.revoke')}</Button></div>)}
-        <form className="row wrap" style={{ alignItems: 'flex-end' }} onSubmit={(e) => { e.preventDefault(); void act.run(async () => { setMade((await createToken(name.trim(), life, readOnly)).token); setName('') }) }}>
-          <TextInput className="grow" label={t('profile.token.new')} value={name} onChange={(e) => setName(e.currentTarget.value)} required />
-          <Select w={120} label={t('profile.expires')} value={life} onChange={(v) => setLife(v ?? '720h')} data={[{ value: '24h', label: t('profile.day') }, { value: '720h', label: t('profile.month') }, { value: '8760h', label: t('profile.year') }]} allowDeselect={false} />
+        {made && (
+          <div>
+            <Secret rows={[[t('profile.token'), made]]} />
+          </div>
+        )}
+        {!q.data && (
+          <div>
+            <Loaded of={q}>{() => null}</Loaded>
+          </div>
+        )}
+        {q.data?.map((k) => (
+          <div key={k.id} className="row wrap">
+            <span className="grow">
+              {k.name} {k.read_only && <span className="tag">{t('profile.readonly')}</span>}
+              <span className="small dim" style={{ display: 'block' }}>
+                {t('profile.used')} <Ago at={k.last_used} />
+                {k.expires_at && (
+                  <>
+                    {' '}
+                    · {t('profile.expires')} <Ago at={k.expires_at} />
+                  </>
+                )}
+              </span>
+            </span>
+            <Button size="compact-sm" onClick={() => void act.run(() => endToken(k.id))}>
+              {t('profile.revoke')}
+            </Button>
+          </div>
+        ))}
+        <form
+          className="row wrap"
+          style={{ alignItems: 'flex-end' }}
+          onSubmit={(e) => {
+            e.preventDefault()
+            void act.run(async () => {
+              setMade((await createToken(name.trim(), life, readOnly)).token)
+              setName('')
+            })
+          }}>
+          <TextInput
+            className="grow"
+            label={t('profile.token.new')}
+            value={name}
+            onChange={(e) => setName(e.currentTarget.value)}
+            required
+          />
+          <Select
+            w={120}
+            label={t('profile.expires')}
+            value={life}
+            onChange={(v) => setLife(v ?? '720h')}
+            data={[
+              { value: '24h', label: t('profile.day') },
+              { value: '720h', label: t('profile.month') },
+              { value: '8760h', label: t('profile.year') },
+            ]}
+            allowDeselect={false}
+          />
           <Checkbox label={t('profile.readonly')} checked={readOnly} onChange={(e) => setReadOnly(e.currentTarget.checked)} pb={8} />
-          <Button type="submit" h={36} loading={act.busy}>{t('profile.token.do')}</Button>
+          <Button type="submit" h={36} loading={act.busy}>
+            {t('profile.token.do')}
+          </Button>
         </form>
         {act.shown && <div>{act.shown}</div>}
       </div>
@@ -222,15 +516,28 @@ function Ssh() {
   const [made, setMade] = useState('')
   return (
     <Panel title={t('profile.ssh')}>
-      <Loaded of={q}>{(d) => (
-        <div className="stack">
-          {made && <Secret rows={[[t('profile.private'), made]]} />}
-          {d.ssh_public_key ? <div className="cli"><code>{d.ssh_public_key}</code><Copy text={d.ssh_public_key} /></div> : <p className="soft">{t('profile.ssh.none')}</p>}
-          {act.shown}
-          <div className="row wrap"><Button loading={act.busy} onClick={() => void act.run(async () => setMade((await makeSsh()).ssh_private_key))}>{d.ssh_public_key ? t('profile.ssh.again') : t('profile.ssh.do')}</Button></div>
-          <Cli line="berth ssh-config --write --include" />
-        </div>
-      )}</Loaded>
+      <Loaded of={q}>
+        {(d) => (
+          <div className="stack">
+            {made && <Secret rows={[[t('profile.private'), made]]} />}
+            {d.ssh_public_key ? (
+              <div className="cli">
+                <code>{d.ssh_public_key}</code>
+                <Copy text={d.ssh_public_key} />
+              </div>
+            ) : (
+              <p className="soft">{t('profile.ssh.none')}</p>
+            )}
+            {act.shown}
+            <div className="row wrap">
+              <Button loading={act.busy} onClick={() => void act.run(async () => setMade((await makeSsh()).ssh_private_key))}>
+                {d.ssh_public_key ? t('profile.ssh.again') : t('profile.ssh.do')}
+              </Button>
+            </div>
+            <Cli line="berth ssh-config --write --include" />
+          </div>
+        )}
+      </Loaded>
     </Panel>
   )
 }
@@ -241,26 +548,100 @@ function Dotfiles() {
   const [edit, setEdit] = useState<{ path: string; data: string; permission: string; fresh: boolean } | null>(null)
   const [gone, setGone] = useState('')
   return (
-    <Panel title={t('profile.dotfiles')} body={false} acts={<Button size="compact-sm" onClick={() => setEdit({ path: '', data: '', permission: '644', fresh: true })}>{t('profile.dotfile.new')}</Button>}>
-      {!q.data ? <div className="body"><Loaded of={q}>{() => null}</Loaded></div> : q.data.length === 0 ? <EmptyState title={t('profile.dotfiles.none')} text={t('profile.dotfiles.text')} /> : (
-        <div className="lines">{q.data.map((f) => (
-          <div key={f.path} className="row"><code className="grow">~/{f.path}</code><span className="dim small">{f.permission}</span>
-            <Button size="compact-sm" onClick={() => setEdit({ ...f, fresh: false })}>{t('do.edit')}</Button>
-            <button type="button" className="iconbtn" aria-label={t('do.remove.what', { what: f.path })} onClick={() => setGone(f.path)}><Icon name="trash" /></button></div>
-        ))}</div>
+    <Panel
+      title={t('profile.dotfiles')}
+      body={false}
+      acts={
+        <Button size="compact-sm" onClick={() => setEdit({ path: '', data: '', permission: '644', fresh: true })}>
+          {t('profile.dotfile.new')}
+        </Button>
+      }>
+      {!q.data ? (
+        <div className="body">
+          <Loaded of={q}>{() => null}</Loaded>
+        </div>
+      ) : q.data.length === 0 ? (
+        <EmptyState title={t('profile.dotfiles.none')} text={t('profile.dotfiles.text')} />
+      ) : (
+        <div className="lines">
+          {q.data.map((f) => (
+            <div key={f.path} className="row">
+              <code className="grow">~/{f.path}</code>
+              <span className="dim small">{f.permission}</span>
+              <Button size="compact-sm" onClick={() => setEdit({ ...f, fresh: false })}>
+                {t('do.edit')}
+              </Button>
+              <button type="button" className="iconbtn" aria-label={t('do.remove.what', { what: f.path })} onClick={() => setGone(f.path)}>
+                <Icon name="trash" />
+              </button>
+            </div>
+          ))}
+        </div>
       )}
-      <Modal opened={!!edit} onClose={() => setEdit(null)} title={edit?.fresh ? t('profile.dotfile.new') : `~/${edit?.path ?? ''}`} size={640}>
+      <Modal
+        opened={!!edit}
+        onClose={() => setEdit(null)}
+        title={edit?.fresh ? t('profile.dotfile.new') : `~/${edit?.path ?? ''}`}
+        size={640}>
         {edit && (
-          <form className="stack" onSubmit={(e) => { e.preventDefault(); void act.run(async () => { await saveDotfile(edit.path, edit.data, edit.permission, edit.fresh); setEdit(null) }) }}>
-            <div className="row top">{edit.fresh && <TextInput className="grow" label={t('file.path')} placeholder=".bashrc" value={edit.path} onChange={(e) => setEdit({ ...edit, path: e.currentTarget.value })} required data-autofocus />}
-              <TextInput label={t('file.mode')} value={edit.permission} onChange={(e) => setEdit({ ...edit, permission: e.currentTarget.value })} pattern="[0-7]{3}" required w={100} /></div>
-            <Textarea label={t('profile.dotfile.data')} value={edit.data} onChange={(e) => setEdit({ ...edit, data: e.currentTarget.value })} autosize minRows={8} maxRows={20} styles={{ input: { fontFamily: 'var(--b-mono)', fontSize: 12 } }} />
+          <form
+            className="stack"
+            onSubmit={(e) => {
+              e.preventDefault()
+              void act.run(async () => {
+                await saveDotfile(edit.path, edit.data, edit.permission, edit.fresh)
+                setEdit(null)
+              })
+            }}>
+            <div className="row top">
+              {edit.fresh && (
+                <TextInput
+                  className="grow"
+                  label={t('file.path')}
+                  placeholder=".bashrc"
+                  value={edit.path}
+                  onChange={(e) => setEdit({ ...edit, path: e.currentTarget.value })}
+                  required
+                  data-autofocus
+                />
+              )}
+              <TextInput
+                label={t('file.mode')}
+                value={edit.permission}
+                onChange={(e) => setEdit({ ...edit, permission: e.currentTarget.value })}
+                pattern="[0-7]{3}"
+                required
+                w={100}
+              />
+            </div>
+            <Textarea
+              label={t('profile.dotfile.data')}
+              value={edit.data}
+              onChange={(e) => setEdit({ ...edit, data: e.currentTarget.value })}
+              autosize
+              minRows={8}
+              maxRows={20}
+              styles={{ input: { fontFamily: 'var(--b-mono)', fontSize: 12 } }}
+            />
             {act.shown}
-            <div className="row" style={{ justifyContent: 'flex-end' }}><Button onClick={() => setEdit(null)}>{t('do.cancel')}</Button><Button type="submit" variant="filled" loading={act.busy}>{t('do.save')}</Button></div>
+            <div className="row" style={{ justifyContent: 'flex-end' }}>
+              <Button onClick={() => setEdit(null)}>{t('do.cancel')}</Button>
+              <Button type="submit" variant="filled" loading={act.busy}>
+                {t('do.save')}
+              </Button>
+            </div>
           </form>
         )}
       </Modal>
-      <ConfirmAction open={!!gone} onClose={() => setGone('')} title={t('do.remove.what', { what: gone })} verb={t('profile.dotfile.delete')} doing={t('do.deleting')} onDo={() => deleteDotfile(gone).then(() => q.refetch())}>{t('profile.dotfile.delete.text')}</ConfirmAction>
+      <ConfirmAction
+        open={!!gone}
+        onClose={() => setGone('')}
+        title={t('do.remove.what', { what: gone })}
+        verb={t('profile.dotfile.delete')}
+        doing={t('do.deleting')}
+        onDo={() => deleteDotfile(gone).then(() => q.refetch())}>
+        {t('profile.dotfile.delete.text')}
+      </ConfirmAction>
     </Panel>
   )
 }

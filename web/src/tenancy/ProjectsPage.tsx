@@ -7,7 +7,17 @@ import { Icon } from '@/design/icons'
 import { Ago, EmptyState, ErrorState, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
 import { t } from '@/words'
 import { isSuper, useMe } from './me'
-import { createDomain, createProject, domainsQuery, membersQuery, modifyDomain, modifyProject, projectsQuery, type Domain, type Project } from './queries'
+import {
+  createDomain,
+  createProject,
+  domainsQuery,
+  membersQuery,
+  modifyDomain,
+  modifyProject,
+  projectsQuery,
+  type Domain,
+  type Project,
+} from './queries'
 
 const route = getRouteApi('/admin/projects')
 
@@ -23,29 +33,84 @@ export function ProjectsPage() {
   const columns: Column<Project>[] = [
     { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', cell: (p) => <span style={{ fontWeight: 500 }}>{p.name}</span> },
     { id: 'status', title: t('col.status'), width: '120px', cell: (p) => <StateBadge status={p.is_active ? 'active' : 'inactive'} /> },
-    { id: 'desc', title: t('project.desc'), width: 'minmax(160px, 2fr)', wide: true, cell: (p) => p.description || <span className="dim">–</span> },
+    {
+      id: 'desc',
+      title: t('project.desc'),
+      width: 'minmax(160px, 2fr)',
+      wide: true,
+      cell: (p) => p.description || <span className="dim">–</span>,
+    },
     { id: 'domain', title: t('user.domain'), width: '120px', wide: true, cell: (p) => p.domain_name },
-    { id: 'groups', title: t('cluster.groups'), width: 'minmax(120px, 1fr)', wide: true, cell: (p) => p.scaling_groups.join(', ') || <span className="dim">–</span> },
+    {
+      id: 'groups',
+      title: t('cluster.groups'),
+      width: 'minmax(120px, 1fr)',
+      wide: true,
+      cell: (p) => p.scaling_groups.join(', ') || <span className="dim">–</span>,
+    },
     { id: 'since', title: t('user.since'), width: '120px', wide: true, cell: (p) => <Ago at={p.created_at} /> },
   ]
   const domainColumns: Column<Domain>[] = [
     { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', cell: (d) => <span style={{ fontWeight: 500 }}>{d.name}</span> },
     { id: 'status', title: t('col.status'), width: '120px', cell: (d) => <StateBadge status={d.is_active ? 'active' : 'inactive'} /> },
-    { id: 'desc', title: t('project.desc'), width: 'minmax(160px, 2fr)', wide: true, cell: (d) => d.description || <span className="dim">–</span> },
+    {
+      id: 'desc',
+      title: t('project.desc'),
+      width: 'minmax(160px, 2fr)',
+      wide: true,
+      cell: (d) => d.description || <span className="dim">–</span>,
+    },
     { id: 'since', title: t('user.since'), width: '120px', wide: true, cell: (d) => <Ago at={d.created_at} /> },
   ]
   return (
     <div className="page">
       <PageHead title={tab === 'domains' ? t('project.domains') : t('nav.projects')}>
-        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => (tab === 'domains' ? setDomain('new') : setOpen('new'))}>{tab === 'domains' ? t('project.newdomain') : t('project.new')}</Button>
+        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => (tab === 'domains' ? setDomain('new') : setOpen('new'))}>
+          {tab === 'domains' ? t('project.newdomain') : t('project.new')}
+        </Button>
       </PageHead>
-      {isSuper(me) && <Tabs value={tab} onChange={(v) => void go({ search: v === 'domains' ? { tab: v } : {}, replace: true })}><Tabs.List><Tabs.Tab value="projects">{t('nav.projects')}</Tabs.Tab><Tabs.Tab value="domains">{t('project.domains')}</Tabs.Tab></Tabs.List></Tabs>}
+      {isSuper(me) && (
+        <Tabs value={tab} onChange={(v) => void go({ search: v === 'domains' ? { tab: v } : {}, replace: true })}>
+          <Tabs.List>
+            <Tabs.Tab value="projects">{t('nav.projects')}</Tabs.Tab>
+            <Tabs.Tab value="domains">{t('project.domains')}</Tabs.Tab>
+          </Tabs.List>
+        </Tabs>
+      )}
       <div className="panel">
-        {tab === 'domains' ? <Listing label={t('project.domains')} columns={domainColumns} rows={domains.data} rowKey={(d) => d.name} onOpen={setDomain} error={domains.error} retry={() => void domains.refetch()} empty={<EmptyState title={t('project.none')} cli="berth domain create NAME" />} />
-          : <Listing label={t('nav.projects')} columns={columns} rows={projects.data} rowKey={(p) => p.id} onOpen={setOpen} error={projects.error} retry={() => void projects.refetch()} empty={<EmptyState title={t('project.none')} text={t('project.none.text')} cli="berth project create NAME" />} />}
+        {tab === 'domains' ? (
+          <Listing
+            label={t('project.domains')}
+            columns={domainColumns}
+            rows={domains.data}
+            rowKey={(d) => d.name}
+            onOpen={setDomain}
+            error={domains.error}
+            retry={() => void domains.refetch()}
+            empty={<EmptyState title={t('project.none')} cli="berth domain create NAME" />}
+          />
+        ) : (
+          <Listing
+            label={t('nav.projects')}
+            columns={columns}
+            rows={projects.data}
+            rowKey={(p) => p.id}
+            onOpen={setOpen}
+            error={projects.error}
+            retry={() => void projects.refetch()}
+            empty={<EmptyState title={t('project.none')} text={t('project.none.text')} cli="berth project create NAME" />}
+          />
+        )}
       </div>
-      <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('project.new') : (open?.name ?? '')} size={560}>{open !== null && <ProjectForm of={open === 'new' ? null : open} onDone={() => setOpen(null)} />}</Modal>
-      <Modal opened={domain !== null} onClose={() => setDomain(null)} title={domain === 'new' ? t('project.newdomain') : (domain?.name ?? '')}>{domain !== null && <DomainForm of={domain === 'new' ? null : domain} onDone={() => setDomain(null)} />}</Modal>
+      <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('project.new') : (open?.name ?? '')} size={560}>
+        {open !== null && <ProjectForm of={open === 'new' ? null : open} onDone={() => setOpen(null)} />}
+      </Modal>
+      <Modal
+        opened={domain !== null}
+        onClose={() => setDomain(null)}
+        title={domain === 'new' ? t('project.newdomain') : (domain?.name ?? '')}>
+        {domain !== null && <DomainForm of={domain === 'new' ? null : domain} onDone={() => setDomain(null)} />}
+      </Modal>
     </div>
   )
 }
@@ -64,18 +129,50 @@ function ProjectForm({ of: p, onDone }: { of: Project | null; onDone: () => void
     e.preventDefault()
     setBusy(true)
     setError(null)
-    const work = p ? modifyProject(p.id, { name, description: desc, is_active: active }) : createProject(name.trim(), { description: desc, domain_name: domain })
-    work.then(() => client.invalidateQueries({ queryKey: ['tenancy'] })).then(onDone, setError).finally(() => setBusy(false))
+    const work = p
+      ? modifyProject(p.id, { name, description: desc, is_active: active })
+      : createProject(name.trim(), { description: desc, domain_name: domain })
+    work
+      .then(() => client.invalidateQueries({ queryKey: ['tenancy'] }))
+      .then(onDone, setError)
+      .finally(() => setBusy(false))
   }
   return (
     <div className="stack">
       <form className="stack" onSubmit={submit}>
-        <TextInput label={t('col.name')} value={name} onChange={(e) => setName(e.currentTarget.value)} required data-autofocus maxLength={64} />
+        <TextInput
+          label={t('col.name')}
+          value={name}
+          onChange={(e) => setName(e.currentTarget.value)}
+          required
+          data-autofocus
+          maxLength={64}
+        />
         <TextInput label={t('project.desc')} value={desc} onChange={(e) => setDesc(e.currentTarget.value)} />
-        {!p && isSuper(me) && <Select label={t('user.domain')} value={domain} onChange={(v) => setDomain(v ?? domain)} data={(domains.data ?? []).map((d) => d.name)} allowDeselect={false} />}
-        {p && <Switch label={t('status.active')} checked={active} onChange={(e) => setActive(e.currentTarget.checked)} description={t('project.inactive.text')} />}
+        {!p && isSuper(me) && (
+          <Select
+            label={t('user.domain')}
+            value={domain}
+            onChange={(v) => setDomain(v ?? domain)}
+            data={(domains.data ?? []).map((d) => d.name)}
+            allowDeselect={false}
+          />
+        )}
+        {p && (
+          <Switch
+            label={t('status.active')}
+            checked={active}
+            onChange={(e) => setActive(e.currentTarget.checked)}
+            description={t('project.inactive.text')}
+          />
+        )}
         {error !== null && <ErrorState error={error} />}
-        <div className="row" style={{ justifyContent: 'flex-end' }}><Button onClick={onDone}>{t('do.cancel')}</Button><Button type="submit" variant="filled" loading={busy}>{p ? t('do.save') : t('project.create')}</Button></div>
+        <div className="row" style={{ justifyContent: 'flex-end' }}>
+          <Button onClick={onDone}>{t('do.cancel')}</Button>
+          <Button type="submit" variant="filled" loading={busy}>
+            {p ? t('do.save') : t('project.create')}
+          </Button>
+        </div>
       </form>
       {p && <Members of={p} />}
     </div>
@@ -89,16 +186,57 @@ function Members({ of: p }: { of: Project }) {
   const [error, setError] = useState<unknown>(null)
   const change = (mode: string, who: string) => {
     setError(null)
-    return modifyProject(p.id, { user_update_mode: mode, user_uuids: [who] }).then(() => { setEmail(''); return client.invalidateQueries({ queryKey: ['tenancy'] }) }, setError)
+    return modifyProject(p.id, { user_update_mode: mode, user_uuids: [who] }).then(() => {
+      setEmail('')
+      return client.invalidateQueries({ queryKey: ['tenancy'] })
+    }, setError)
   }
   return (
     <Panel title={t('project.members', { n: q.data?.length ?? 0 })} body={false}>
       <div className="lines" style={{ maxHeight: 280, overflow: 'auto' }}>
-        <form className="row" onSubmit={(e) => { e.preventDefault(); void change('add', email.trim()) }}><TextInput size="xs" type="email" className="grow" placeholder={t('share.who')} aria-label={t('share.who')} value={email} onChange={(e) => setEmail(e.currentTarget.value)} required /><Button type="submit">{t('project.addmember')}</Button></form>
-        {error !== null && <div><ErrorState error={error} /></div>}
-        {q.isError ? <div><ErrorState error={q.error} retry={() => void q.refetch()} /></div> : !q.data ? <div><Skeleton lines={2} /></div> : q.data.map((m) => (
-          <div key={m.uuid} className="row"><span className="grow cut">{m.email} {m.is_admin && <span className="tag">{t('role.admin')}</span>}</span><Button size="compact-sm" onClick={() => void change('remove', m.uuid)}>{t('project.removemember')}</Button></div>
-        ))}
+        <form
+          className="row"
+          onSubmit={(e) => {
+            e.preventDefault()
+            void change('add', email.trim())
+          }}>
+          <TextInput
+            size="xs"
+            type="email"
+            className="grow"
+            placeholder={t('share.who')}
+            aria-label={t('share.who')}
+            value={email}
+            onChange={(e) => setEmail(e.currentTarget.value)}
+            required
+          />
+          <Button type="submit">{t('project.addmember')}</Button>
+        </form>
+        {error !== null && (
+          <div>
+            <ErrorState error={error} />
+          </div>
+        )}
+        {q.isError ? (
+          <div>
+            <ErrorState error={q.error} retry={() => void q.refetch()} />
+          </div>
+        ) : !q.data ? (
+          <div>
+            <Skeleton lines={2} />
+          </div>
+        ) : (
+          q.data.map((m) => (
+            <div key={m.uuid} className="row">
+              <span className="grow cut">
+                {m.email} {m.is_admin && <span className="tag">{t('role.admin')}</span>}
+              </span>
+              <Button size="compact-sm" onClick={() => void change('remove', m.uuid)}>
+                {t('project.removemember')}
+              </Button>
+            </div>
+          ))
+        )}
       </div>
     </Panel>
   )
@@ -116,15 +254,39 @@ function DomainForm({ of: d, onDone }: { of: Domain | null; onDone: () => void }
     setBusy(true)
     setError(null)
     const work = d ? modifyDomain(d.name, { description: desc, is_active: active }) : createDomain(name.trim(), { description: desc })
-    work.then(() => client.invalidateQueries({ queryKey: ['tenancy'] })).then(onDone, setError).finally(() => setBusy(false))
+    work
+      .then(() => client.invalidateQueries({ queryKey: ['tenancy'] }))
+      .then(onDone, setError)
+      .finally(() => setBusy(false))
   }
   return (
     <form className="stack" onSubmit={submit}>
-      {!d && <TextInput label={t('col.name')} value={name} onChange={(e) => setName(e.currentTarget.value)} required data-autofocus maxLength={64} />}
+      {!d && (
+        <TextInput
+          label={t('col.name')}
+          value={name}
+          onChange={(e) => setName(e.currentTarget.value)}
+          required
+          data-autofocus
+          maxLength={64}
+        />
+      )}
       <TextInput label={t('project.desc')} value={desc} onChange={(e) => setDesc(e.currentTarget.value)} />
-      {d && <Switch label={t('status.active')} checked={active} onChange={(e) => setActive(e.currentTarget.checked)} description={t('project.domain.inactive')} />}
+      {d && (
+        <Switch
+          label={t('status.active')}
+          checked={active}
+          onChange={(e) => setActive(e.currentTarget.checked)}
+          description={t('project.domain.inactive')}
+        />
+      )}
       {error !== null && <ErrorState error={error} />}
-      <div className="row" style={{ justifyContent: 'flex-end' }}><Button onClick={onDone}>{t('do.cancel')}</Button><Button type="submit" variant="filled" loading={busy}>{d ? t('do.save') : t('project.createdomain')}</Button></div>
+      <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <Button onClick={onDone}>{t('do.cancel')}</Button>
+        <Button type="submit" variant="filled" loading={busy}>
+          {d ? t('do.save') : t('project.createdomain')}
+        </Button>
+      </div>
     </form>
   )
 }

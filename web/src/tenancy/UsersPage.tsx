@@ -37,28 +37,127 @@ export function UsersPage() {
   const set = (part: Partial<typeof search>) => void go({ search: (old) => ({ ...old, ...part }), replace: true })
   const find = useDebouncedCallback((q: string) => set({ q: q || undefined } as Partial<typeof search>), 200)
   const columns: Column<User>[] = [
-    { id: 'email', title: t('share.who'), width: 'minmax(200px, 2fr)', sort: 'email', cell: (u) => <span style={{ fontWeight: 500 }} title={u.email}>{u.email}</span> },
-    { id: 'status', title: t('col.status'), width: '120px', sort: 'status', cell: (u) => <StateBadge status={u.status} />, glow: (u) => u.status },
-    { id: 'name', title: t('profile.fullname'), width: 'minmax(140px, 1fr)', sort: 'full_name', wide: true, cell: (u) => u.full_name || <span className="dim">–</span> },
+    {
+      id: 'email',
+      title: t('share.who'),
+      width: 'minmax(200px, 2fr)',
+      sort: 'email',
+      cell: (u) => (
+        <span style={{ fontWeight: 500 }} title={u.email}>
+          {u.email}
+        </span>
+      ),
+    },
+    {
+      id: 'status',
+      title: t('col.status'),
+      width: '120px',
+      sort: 'status',
+      cell: (u) => <StateBadge status={u.status} />,
+      glow: (u) => u.status,
+    },
+    {
+      id: 'name',
+      title: t('profile.fullname'),
+      width: 'minmax(140px, 1fr)',
+      sort: 'full_name',
+      wide: true,
+      cell: (u) => u.full_name || <span className="dim">–</span>,
+    },
     { id: 'role', title: t('user.role'), width: '120px', sort: 'role', wide: true, cell: (u) => tAny(`role.${u.role}`, u.role) },
-    { id: 'projects', title: t('nav.projects'), width: 'minmax(140px, 1fr)', wide: true, cell: (u) => u.groups.map((g) => g.name).join(', ') || <span className="dim">–</span> },
+    {
+      id: 'projects',
+      title: t('nav.projects'),
+      width: 'minmax(140px, 1fr)',
+      wide: true,
+      cell: (u) => u.groups.map((g) => g.name).join(', ') || <span className="dim">–</span>,
+    },
     { id: 'domain', title: t('user.domain'), width: '110px', sort: 'domain_name', wide: true, cell: (u) => u.domain_name },
-    { id: 'totp', title: '2FA', width: '60px', wide: true, cell: (u) => (u.totp_activated ? <span title={t('user.totp')}><Icon name="check" size={14} /></span> : <span className="dim">–</span>) },
+    {
+      id: 'totp',
+      title: '2FA',
+      width: '60px',
+      wide: true,
+      cell: (u) =>
+        u.totp_activated ? (
+          <span title={t('user.totp')}>
+            <Icon name="check" size={14} />
+          </span>
+        ) : (
+          <span className="dim">–</span>
+        ),
+    },
     { id: 'since', title: t('user.since'), width: '120px', sort: 'created_at', wide: true, cell: (u) => <Ago at={u.created_at} /> },
   ]
   return (
     <div className="page">
-      <PageHead title={t('nav.users')}><Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setOpen('new')}>{t('user.new')}</Button></PageHead>
+      <PageHead title={t('nav.users')}>
+        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setOpen('new')}>
+          {t('user.new')}
+        </Button>
+      </PageHead>
       <div className="row wrap">
-        {statuses.map((s) => <button key={s} type="button" className="chip" aria-pressed={(search.status ?? 'active') === s} onClick={() => set({ status: s === 'active' ? undefined : s } as Partial<typeof search>)}>{s === 'all' ? t('filter.all') : t(`status.${s}` as Word)}</button>)}
-        <TextInput type="search" size="xs" w={240} className="end" placeholder={t('user.find')} aria-label={t('user.find')} value={text} leftSection={<Icon name="search" size={14} />} onChange={(e) => { setText(e.currentTarget.value); find(e.currentTarget.value) }} />
+        {statuses.map((s) => (
+          <button
+            key={s}
+            type="button"
+            className="chip"
+            aria-pressed={(search.status ?? 'active') === s}
+            onClick={() => set({ status: s === 'active' ? undefined : s } as Partial<typeof search>)}>
+            {s === 'all' ? t('filter.all') : t(`status.${s}` as Word)}
+          </button>
+        ))}
+        <TextInput
+          type="search"
+          size="xs"
+          w={240}
+          className="end"
+          placeholder={t('user.find')}
+          aria-label={t('user.find')}
+          value={text}
+          leftSection={<Icon name="search" size={14} />}
+          onChange={(e) => {
+            setText(e.currentTarget.value)
+            find(e.currentTarget.value)
+          }}
+        />
       </div>
       <div className="panel">
-        <DataTable label={t('nav.users')} columns={columns} total={paged.total} row={paged.row} rowKey={(u) => u.uuid} onRange={paged.onRange} error={paged.error} retry={paged.retry} order={order} onOrder={(o) => set({ order: o })} onOpen={setOpen}
-          empty={<EmptyState title={t('user.none')} cli="berth user create ada@example.org" action={search.q || search.status ? <Button onClick={() => { setText(''); void go({ search: {} }) }}>{t('filter.clear')}</Button> : undefined} />} />
+        <DataTable
+          label={t('nav.users')}
+          columns={columns}
+          total={paged.total}
+          row={paged.row}
+          rowKey={(u) => u.uuid}
+          onRange={paged.onRange}
+          error={paged.error}
+          retry={paged.retry}
+          order={order}
+          onOrder={(o) => set({ order: o })}
+          onOpen={setOpen}
+          empty={
+            <EmptyState
+              title={t('user.none')}
+              cli="berth user create ada@example.org"
+              action={
+                search.q || search.status ? (
+                  <Button
+                    onClick={() => {
+                      setText('')
+                      void go({ search: {} })
+                    }}>
+                    {t('filter.clear')}
+                  </Button>
+                ) : undefined
+              }
+            />
+          }
+        />
       </div>
       <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('user.new') : (open?.email ?? '')} size={560}>
-        {open !== null && <UserForm key={open === 'new' ? 'new' : open.uuid} of={open === 'new' ? null : open} onDone={() => setOpen(null)} />}
+        {open !== null && (
+          <UserForm key={open === 'new' ? 'new' : open.uuid} of={open === 'new' ? null : open} onDone={() => setOpen(null)} />
+        )}
       </Modal>
     </div>
   )
@@ -68,7 +167,10 @@ function password(): string {
   const a = new Uint32Array(16)
   crypto.getRandomValues(a)
   const letters = 'abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789'
-  return [...a].map((n) => letters[n % letters.length]).join('').replace(/(.{4})(?=.)/g, '$1-')
+  return [...a]
+    .map((n) => letters[n % letters.length])
+    .join('')
+    .replace(/(.{4})(?=.)/g, '$1-')
 }
 
 function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
@@ -95,49 +197,134 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
     e.preventDefault()
     setBusy(true)
     setError(null)
-    const props: Record<string, unknown> = { full_name: name, role, group_ids: chosen, resource_policy: policy, need_password_change: mustChange }
+    const props: Record<string, unknown> = {
+      full_name: name,
+      role,
+      group_ids: chosen,
+      resource_policy: policy,
+      need_password_change: mustChange,
+    }
     if (pass) props['password'] = pass
-    const work = u ? modifyUser(u.email, props) : createUser(email.trim(), { ...props, username: email.trim(), domain_name: domain, status: 'active' })
-    work.then(async () => {
-      await client.invalidateQueries({ queryKey: ['tenancy'] })
-      if (u) onDone()
-      else setMade(true)
-    }, setError).finally(() => setBusy(false))
+    const work = u
+      ? modifyUser(u.email, props)
+      : createUser(email.trim(), { ...props, username: email.trim(), domain_name: domain, status: 'active' })
+    work
+      .then(async () => {
+        await client.invalidateQueries({ queryKey: ['tenancy'] })
+        if (u) onDone()
+        else setMade(true)
+      }, setError)
+      .finally(() => setBusy(false))
   }
   if (made) {
     return (
       <div className="stack">
         <p>{t('user.made', { email })}</p>
-        <div className="cli"><code>{pass}</code><Copy text={pass} /></div>
+        <div className="cli">
+          <code>{pass}</code>
+          <Copy text={pass} />
+        </div>
         <p className="soft small">{mustChange ? t('user.made.change') : t('profile.once')}</p>
-        <Button variant="filled" onClick={onDone} style={{ alignSelf: 'flex-end' }}>{t('do.close')}</Button>
+        <Button variant="filled" onClick={onDone} style={{ alignSelf: 'flex-end' }}>
+          {t('do.close')}
+        </Button>
       </div>
     )
   }
   const roles = ['user', 'admin', ...(isSuper(me) ? ['superadmin', 'monitor'] : [])]
   return (
     <form className="stack" onSubmit={submit}>
-      {!u && <TextInput type="email" label={t('share.who')} value={email} onChange={(e) => setEmail(e.currentTarget.value)} required data-autofocus />}
+      {!u && (
+        <TextInput
+          type="email"
+          label={t('share.who')}
+          value={email}
+          onChange={(e) => setEmail(e.currentTarget.value)}
+          required
+          data-autofocus
+        />
+      )}
       <TextInput label={t('profile.fullname')} value={name} onChange={(e) => setName(e.currentTarget.value)} />
       <div className="row wrap top">
-        <Select label={t('user.role')} value={role} onChange={(v) => setRole(v ?? 'user')} data={roles.map((r) => ({ value: r, label: tAny(`role.${r}`, r) }))} allowDeselect={false} className="grow" />
-        {!u && isSuper(me) && <Select label={t('user.domain')} value={domain} onChange={(v) => { setDomain(v ?? domain); setGroups(null) }} data={(domains.data ?? []).filter((d) => d.is_active).map((d) => d.name)} allowDeselect={false} className="grow" />}
-        <Select label={t('user.policy')} value={policy} onChange={(v) => setPolicy(v ?? policy)} data={[...new Set([...(policies.data ?? []), policy])]} allowDeselect={false} className="grow" />
+        <Select
+          label={t('user.role')}
+          value={role}
+          onChange={(v) => setRole(v ?? 'user')}
+          data={roles.map((r) => ({ value: r, label: tAny(`role.${r}`, r) }))}
+          allowDeselect={false}
+          className="grow"
+        />
+        {!u && isSuper(me) && (
+          <Select
+            label={t('user.domain')}
+            value={domain}
+            onChange={(v) => {
+              setDomain(v ?? domain)
+              setGroups(null)
+            }}
+            data={(domains.data ?? []).filter((d) => d.is_active).map((d) => d.name)}
+            allowDeselect={false}
+            className="grow"
+          />
+        )}
+        <Select
+          label={t('user.policy')}
+          value={policy}
+          onChange={(v) => setPolicy(v ?? policy)}
+          data={[...new Set([...(policies.data ?? []), policy])]}
+          allowDeselect={false}
+          className="grow"
+        />
       </div>
-      <MultiSelect label={t('nav.projects')} value={chosen} onChange={setGroups} data={own.map((p) => ({ value: p.id, label: p.name }))} searchable />
-      <PasswordInput label={u ? t('user.newpassword') : t('login.password')} value={pass} onChange={(e) => setPass(e.currentTarget.value)} required={!u} autoComplete="new-password" description={u ? t('user.newpassword.text') : undefined} {...(u ? {} : { defaultVisible: true })} />
+      <MultiSelect
+        label={t('nav.projects')}
+        value={chosen}
+        onChange={setGroups}
+        data={own.map((p) => ({ value: p.id, label: p.name }))}
+        searchable
+      />
+      <PasswordInput
+        label={u ? t('user.newpassword') : t('login.password')}
+        value={pass}
+        onChange={(e) => setPass(e.currentTarget.value)}
+        required={!u}
+        autoComplete="new-password"
+        description={u ? t('user.newpassword.text') : undefined}
+        {...(u ? {} : { defaultVisible: true })}
+      />
       <Switch label={t('user.mustchange')} checked={mustChange} onChange={(e) => setMustChange(e.currentTarget.checked)} />
       {error !== null && <ErrorState error={error} />}
       <div className="row">
-        {u && <Link to="/sessions" search={{ owner: u.email }} className="small">{t('user.sessions')}</Link>}
+        {u && (
+          <Link to="/sessions" search={{ owner: u.email }} className="small">
+            {t('user.sessions')}
+          </Link>
+        )}
         <span className="end row">
-          {u && u.email !== me.email && <Button onClick={() => setAsk(true)}>{u.status === 'active' ? t('user.deactivate') : t('user.activate')}</Button>}
-          <Button type="submit" variant="filled" loading={busy}>{u ? t('do.save') : t('user.create')}</Button>
+          {u && u.email !== me.email && (
+            <Button onClick={() => setAsk(true)}>{u.status === 'active' ? t('user.deactivate') : t('user.activate')}</Button>
+          )}
+          <Button type="submit" variant="filled" loading={busy}>
+            {u ? t('do.save') : t('user.create')}
+          </Button>
         </span>
       </div>
-      {u && <ConfirmAction open={ask} onClose={() => setAsk(false)} danger={u.status === 'active'} title={u.status === 'active' ? t('user.deactivate') : t('user.activate')} verb={u.status === 'active' ? t('user.deactivate') : t('user.activate')} doing={t('do.save')}
-        onDo={async () => { await modifyUser(u.email, { status: u.status === 'active' ? 'inactive' : 'active' }); await client.invalidateQueries({ queryKey: ['tenancy'] }); onDone() }}>
-        {u.status === 'active' ? t('user.deactivate.text', { who: u.email }) : t('user.activate.text', { who: u.email })}</ConfirmAction>}
+      {u && (
+        <ConfirmAction
+          open={ask}
+          onClose={() => setAsk(false)}
+          danger={u.status === 'active'}
+          title={u.status === 'active' ? t('user.deactivate') : t('user.activate')}
+          verb={u.status === 'active' ? t('user.deactivate') : t('user.activate')}
+          doing={t('do.save')}
+          onDo={async () => {
+            await modifyUser(u.email, { status: u.status === 'active' ? 'inactive' : 'active' })
+            await client.invalidateQueries({ queryKey: ['tenancy'] })
+            onDone()
+          }}>
+          {u.status === 'active' ? t('user.deactivate.text', { who: u.email }) : t('user.activate.text', { who: u.email })}
+        </ConfirmAction>
+      )}
     </form>
   )
 }

@@ -7,16 +7,28 @@ import { stepOf } from './login'
 
 afterEach(() => vi.unstubAllGlobals())
 
-const refusal = (slug: string, details = '', more = {}) => ({ authenticated: false, data: { type: `https://api.backend.ai/probs/${slug}`, title: 'x', details, ...more } })
+const refusal = (slug: string, details = '', more = {}) => ({
+  authenticated: false,
+  data: { type: `https://api.backend.ai/probs/${slug}`, title: 'x', details, ...more },
+})
 
 test('what a login needs next is read from the answer', () => {
   expect(stepOf({ authenticated: true, data: {} }, false)).toEqual({ kind: 'done' })
   expect(stepOf(refusal('require-totp-authentication', 'OTP not provided'), false)).toEqual({ kind: 'totp', wrong: false })
   expect(stepOf(refusal('auth-failed', 'Invalid TOTP code provided'), true)).toEqual({ kind: 'totp', wrong: true })
-  expect(stepOf(refusal('require-totp-registration', '', { two_factor_registration_token: 'T' }), false)).toEqual({ kind: 'enrol', token: 'T' })
-  expect(stepOf(refusal('password-expired', 'Password expired on 2026'), false)).toEqual({ kind: 'expired', details: 'Password expired on 2026' })
+  expect(stepOf(refusal('require-totp-registration', '', { two_factor_registration_token: 'T' }), false)).toEqual({
+    kind: 'enrol',
+    token: 'T',
+  })
+  expect(stepOf(refusal('password-expired', 'Password expired on 2026'), false)).toEqual({
+    kind: 'expired',
+    details: 'Password expired on 2026',
+  })
   expect(stepOf(refusal('active-login-session-exists'), false)).toEqual({ kind: 'elsewhere' })
-  expect(stepOf(refusal('auth-failed', 'User credential mismatch.'), false)).toEqual({ kind: 'refused', details: 'User credential mismatch.' })
+  expect(stepOf(refusal('auth-failed', 'User credential mismatch.'), false)).toEqual({
+    kind: 'refused',
+    details: 'User credential mismatch.',
+  })
 })
 
 async function fill(name: string, password: string) {
@@ -38,7 +50,9 @@ test('a second factor is asked for, and sent with the password', async () => {
   const asked = answering((a: Asked) => {
     if (a.url !== '/server/login') return { items: [] }
     const otp = (a.body as { otp?: string }).otp
-    return otp === '123456' ? { authenticated: true, data: {} } : refusal(otp ? 'auth-failed' : 'require-totp-authentication', otp ? 'Invalid TOTP code provided' : 'OTP not provided')
+    return otp === '123456'
+      ? { authenticated: true, data: {} }
+      : refusal(otp ? 'auth-failed' : 'require-totp-authentication', otp ? 'Invalid TOTP code provided' : 'OTP not provided')
   })
   show(<LoginForm onDone={done} />)
   await fill('ada@x', 'secret')
@@ -53,7 +67,13 @@ test('a second factor is asked for, and sent with the password', async () => {
 
 test('as many logins as allowed: asks before the oldest is ended', async () => {
   const done = vi.fn()
-  answering((a) => (a.url !== '/server/login' ? { items: [] } : (a.body as { force?: boolean }).force ? { authenticated: true, data: {} } : refusal('active-login-session-exists')))
+  answering((a) =>
+    a.url !== '/server/login'
+      ? { items: [] }
+      : (a.body as { force?: boolean }).force
+        ? { authenticated: true, data: {} }
+        : refusal('active-login-session-exists'),
+  )
   show(<LoginForm onDone={done} />)
   await fill('ada@x', 'secret')
   await userEvent.click(await screen.findByRole('button', { name: 'End the oldest and log in' }))

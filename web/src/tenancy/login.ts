@@ -54,20 +54,29 @@ export async function login(username: string, password: string, otp: string, for
 export const logout = () => server<null>('/logout')
 
 export const loginQuery = queryOptions({
-  queryKey: ['login'], queryFn: () => server<LoginState>('/login-check'), staleTime: Infinity, refetchOnWindowFocus: false,
+  queryKey: ['login'],
+  queryFn: () => server<LoginState>('/login-check'),
+  staleTime: Infinity,
+  refetchOnWindowFocus: false,
 })
 
 export async function replacePassword(username: string, current: string, fresh: string): Promise<string> {
-  const r = await server<{ data: { details?: string; title?: string } | null }>('/update-password-no-auth',
-    { username, current_password: current, new_password: fresh })
+  const r = await server<{ data: { details?: string; title?: string } | null }>('/update-password-no-auth', {
+    username,
+    current_password: current,
+    new_password: fresh,
+  })
   return r.data ? (r.data.details ?? r.data.title ?? '') : ''
 }
 
-export const beginEnrol = (token: string) => funcAnonymous<{ totp_key: string; totp_uri: string }>('/totp/anon', { registration_token: token })
+export const beginEnrol = (token: string) =>
+  funcAnonymous<{ totp_key: string; totp_uri: string }>('/totp/anon', { registration_token: token })
 export const finishEnrol = (token: string, otp: string) =>
   funcAnonymous<{ recovery_codes?: string[] }>('/totp/anon/verify', { registration_token: token, otp })
 
 export const providersQuery = queryOptions({
-  queryKey: ['login', 'providers'], retry: false, staleTime: Infinity,
+  queryKey: ['login', 'providers'],
+  retry: false,
+  staleTime: Infinity,
   queryFn: () => serverGet<{ items: { name: string; title: string }[] }>('/oidc').catch(() => ({ items: [] })),
 })

@@ -16,9 +16,13 @@ export interface Me {
 }
 
 export const meQuery = queryOptions({
-  queryKey: ['tenancy', 'me'], staleTime: 60_000,
-  queryFn: async () => (await gql<{ user: Me }>(`query { user { email username full_name role domain_name uuid totp_activated main_access_key
-    need_password_change groups { id name } } }`)).user,
+  queryKey: ['tenancy', 'me'],
+  staleTime: 60_000,
+  queryFn: async () =>
+    (
+      await gql<{ user: Me }>(`query { user { email username full_name role domain_name uuid totp_activated main_access_key
+    need_password_change groups { id name } } }`)
+    ).user,
 })
 
 export function useMe(): Me {
@@ -50,6 +54,12 @@ export function chooseProject(name: string) {
 
 export function useProject(): string {
   const me = useMe()
-  const name = useSyncExternalStore((l) => { listeners.add(l); return () => listeners.delete(l) }, () => chosen)
+  const name = useSyncExternalStore(
+    (l) => {
+      listeners.add(l)
+      return () => listeners.delete(l)
+    },
+    () => chosen,
+  )
   return me.groups.some((g) => g.name === name) ? name : (me.groups[0]?.name ?? 'default')
 }

@@ -20,19 +20,24 @@ export interface User {
   main_access_key: string | null
 }
 
-const userFields = 'uuid username email full_name description status created_at domain_name role resource_policy groups { id name } totp_activated need_password_change allowed_client_ip main_access_key'
+const userFields =
+  'uuid username email full_name description status created_at domain_name role resource_policy groups { id name } totp_activated need_password_change allowed_client_ip main_access_key'
 
 export async function listUsers(filter: string, order: string, limit: number, offset: number, signal?: AbortSignal): Promise<Page<User>> {
   const d = await gql<{ user_list: { total_count: number; items: User[] } }>(
     `query($l: Int!, $o: Int!, $f: String, $s: String) { user_list(limit: $l, offset: $o, filter: $f, order: $s) { total_count items { ${userFields} } } }`,
-    { l: limit, o: offset, f: filter || null, s: order }, signal)
+    { l: limit, o: offset, f: filter || null, s: order },
+    signal,
+  )
   return { items: d.user_list.items, total: d.user_list.total_count }
 }
 
 export type UserProps = Record<string, unknown>
 export const createUser = (email: string, props: UserProps) =>
   mutate<{ create_user: { keypair: { access_key: string; secret_key: string } | null } }>(
-    'mutation($e: String!, $p: UserInput!) { create_user(email: $e, props: $p) { ok msg keypair { access_key secret_key } } }', { e: email, p: props })
+    'mutation($e: String!, $p: UserInput!) { create_user(email: $e, props: $p) { ok msg keypair { access_key secret_key } } }',
+    { e: email, p: props },
+  )
 export const modifyUser = (email: string, props: UserProps) =>
   mutate('mutation($e: String!, $p: ModifyUserInput!) { modify_user(email: $e, props: $p) { ok msg } }', { e: email, p: props })
 
@@ -50,22 +55,47 @@ export interface Project {
 
 export const projectsQuery = queryOptions({
   queryKey: ['tenancy', 'projects'],
-  queryFn: async () => (await gql<{ groups: Project[] }>('query { groups { id name description is_active created_at domain_name resource_policy type scaling_groups } }')).groups,
+  queryFn: async () =>
+    (
+      await gql<{ groups: Project[] }>(
+        'query { groups { id name description is_active created_at domain_name resource_policy type scaling_groups } }',
+      )
+    ).groups,
 })
 export const createProject = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: GroupInput!) { create_group(name: $n, props: $p) { ok msg } }', { n: name, p: props })
 export const modifyProject = (gid: string, props: Record<string, unknown>) =>
   mutate('mutation($g: UUID!, $p: ModifyGroupInput!) { modify_group(gid: $g, props: $p) { ok msg } }', { g: gid, p: props })
 
-export interface Member { uuid: string; email: string; full_name: string; status: string; is_admin: boolean }
-export const membersQuery = (gid: string) => queryOptions({
-  queryKey: ['tenancy', 'members', gid],
-  queryFn: async () => (await gql<{ group_members: Member[] }>('query($g: UUID!) { group_members(gid: $g) { uuid email full_name status is_admin } }', { g: gid })).group_members,
-})
+export interface Member {
+  uuid: string
+  email: string
+  full_name: string
+  status: string
+  is_admin: boolean
+}
+export const membersQuery = (gid: string) =>
+  queryOptions({
+    queryKey: ['tenancy', 'members', gid],
+    queryFn: async () =>
+      (
+        await gql<{ group_members: Member[] }>('query($g: UUID!) { group_members(gid: $g) { uuid email full_name status is_admin } }', {
+          g: gid,
+        })
+      ).group_members,
+  })
 
-export interface Domain { name: string; description: string; is_active: boolean; created_at: string; total_resource_slots: string }
+export interface Domain {
+  name: string
+  description: string
+  is_active: boolean
+  created_at: string
+  total_resource_slots: string
+}
 export const domainsQuery = queryOptions({
-  queryKey: ['tenancy', 'domains'], queryFn: async () => (await gql<{ domains: Domain[] }>('query { domains { name description is_active created_at total_resource_slots } }')).domains,
+  queryKey: ['tenancy', 'domains'],
+  queryFn: async () =>
+    (await gql<{ domains: Domain[] }>('query { domains { name description is_active created_at total_resource_slots } }')).domains,
 })
 export const createDomain = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: DomainInput!) { create_domain(name: $n, props: $p) { ok msg } }', { n: name, p: props })
@@ -73,41 +103,97 @@ export const modifyDomain = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: ModifyDomainInput!) { modify_domain(name: $n, props: $p) { ok msg } }', { n: name, p: props })
 
 export const userPoliciesQuery = queryOptions({
-  queryKey: ['tenancy', 'userpolicies'], queryFn: async () => (await gql<{ user_resource_policies: { name: string }[] }>('query { user_resource_policies { name } }')).user_resource_policies.map((p) => p.name),
+  queryKey: ['tenancy', 'userpolicies'],
+  queryFn: async () =>
+    (await gql<{ user_resource_policies: { name: string }[] }>('query { user_resource_policies { name } }')).user_resource_policies.map(
+      (p) => p.name,
+    ),
 })
 
 // What belongs to the person who is logged in.
-export interface Keypair { access_key: string; is_active: boolean; is_main: boolean; created_at: string; last_used: string | null; resource_policy: string; expires_at: string | null }
-export const keypairsQuery = (email: string) => queryOptions({
-  queryKey: ['tenancy', 'keypairs', email],
-  queryFn: async () => (await gql<{ keypairs: Keypair[] }>('query($e: String) { keypairs(email: $e) { access_key is_active is_main created_at last_used resource_policy expires_at } }', { e: email })).keypairs,
-})
+export interface Keypair {
+  access_key: string
+  is_active: boolean
+  is_main: boolean
+  created_at: string
+  last_used: string | null
+  resource_policy: string
+  expires_at: string | null
+}
+export const keypairsQuery = (email: string) =>
+  queryOptions({
+    queryKey: ['tenancy', 'keypairs', email],
+    queryFn: async () =>
+      (
+        await gql<{ keypairs: Keypair[] }>(
+          'query($e: String) { keypairs(email: $e) { access_key is_active is_main created_at last_used resource_policy expires_at } }',
+          { e: email },
+        )
+      ).keypairs,
+  })
 export const rotateKeypair = (overlap: number) =>
   mutate<{ rotate_keypair: { keypair: { access_key: string; secret_key: string } } }>(
-    'mutation($o: Int) { rotate_keypair(overlap: $o) { ok msg keypair { access_key secret_key } } }', { o: overlap })
+    'mutation($o: Int) { rotate_keypair(overlap: $o) { ok msg keypair { access_key secret_key } } }',
+    { o: overlap },
+  )
 
 export const sshQuery = queryOptions({ queryKey: ['tenancy', 'ssh'], queryFn: () => func<{ ssh_public_key: string }>('/auth/ssh-keypair') })
 export const makeSsh = () => func<{ ssh_public_key: string; ssh_private_key: string }>('/auth/ssh-keypair', { method: 'PATCH' })
 
-export interface Dotfile { path: string; data: string; permission: string }
+export interface Dotfile {
+  path: string
+  data: string
+  permission: string
+}
 export const dotfilesQuery = queryOptions({ queryKey: ['tenancy', 'dotfiles'], queryFn: () => func<Dotfile[]>('/user-config/dotfiles') })
 export const saveDotfile = (path: string, data: string, permission: string, isNew: boolean) =>
-  func<unknown>('/user-config/dotfiles', { method: isNew ? 'POST' : 'PATCH', query: { path, permission }, body: { data, path, permission } })
+  func<unknown>('/user-config/dotfiles', {
+    method: isNew ? 'POST' : 'PATCH',
+    query: { path, permission },
+    body: { data, path, permission },
+  })
 export const deleteDotfile = (path: string) => func<unknown>('/user-config/dotfiles', { method: 'DELETE', query: { path } })
 
-export interface Totp { totp_activated: boolean; required: boolean; recovery_codes: number }
+export interface Totp {
+  totp_activated: boolean
+  required: boolean
+  recovery_codes: number
+}
 export const totpQuery = queryOptions({ queryKey: ['tenancy', 'totp'], queryFn: () => func<Totp>('/totp') })
 export const beginTotp = () => func<{ totp_key: string; totp_uri: string }>('/totp', { body: {} })
 export const verifyTotp = (otp: string) => func<{ recovery_codes: string[] }>('/totp/verify', { body: { otp } })
 export const endTotp = () => func<null>('/totp', { method: 'DELETE' })
 
-export interface Login { id: string; access_key: string; created_at: string; last_used: string; expires: string; address: string; agent: string }
-export const loginsQuery = queryOptions({ queryKey: ['tenancy', 'logins'], queryFn: async () => (await func<{ items: Login[] }>('/auth/logins')).items })
+export interface Login {
+  id: string
+  access_key: string
+  created_at: string
+  last_used: string
+  expires: string
+  address: string
+  agent: string
+}
+export const loginsQuery = queryOptions({
+  queryKey: ['tenancy', 'logins'],
+  queryFn: async () => (await func<{ items: Login[] }>('/auth/logins')).items,
+})
 export const endLogin = (id: string) => func<{ ended: number }>(`/auth/logins/${encodeURIComponent(id)}`, { method: 'DELETE' })
 
-export interface Token { id: string; name: string; created_at: string; expires_at: string | null; last_used: string | null; read_only: boolean; areas: string[] | null }
-export const tokensQuery = queryOptions({ queryKey: ['tenancy', 'tokens'], queryFn: async () => (await func<{ items: Token[] }>('/auth/tokens')).items })
-export const createToken = (name: string, expires_in: string, read_only: boolean) => func<{ token: string }>('/auth/tokens', { body: { name, expires_in, read_only } })
+export interface Token {
+  id: string
+  name: string
+  created_at: string
+  expires_at: string | null
+  last_used: string | null
+  read_only: boolean
+  areas: string[] | null
+}
+export const tokensQuery = queryOptions({
+  queryKey: ['tenancy', 'tokens'],
+  queryFn: async () => (await func<{ items: Token[] }>('/auth/tokens')).items,
+})
+export const createToken = (name: string, expires_in: string, read_only: boolean) =>
+  func<{ token: string }>('/auth/tokens', { body: { name, expires_in, read_only } })
 export const endToken = (id: string) => func<null>(`/auth/tokens/${id}`, { method: 'DELETE' })
 
 export const setFullName = (full_name: string) => func<unknown>('/auth/update-full-name', { body: { full_name } })
