@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestConsole uses the console that is inside the binary in a browser: it logs in, starts a session, works in its terminal, reads its log,
-// ends it, and reads the log of a batch job that has ended. What the browser refuses because of the policy of the pages fails it.
+// TestConsole uses the console that is inside the binary in a browser: sessions with their terminals and logs, batch jobs, files, sharing
+// between users, second factors, logins that expire, long tables, hostile names. What the browser refuses because of the policy of the
+// pages fails it.
 func TestConsole(t *testing.T) {
 	t.Parallel()
 	needEngine(t)
@@ -25,12 +26,14 @@ func TestConsole(t *testing.T) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "../scripts/web.sh", "modules").CombinedOutput()
 	require.NoError(t, err, string(out))
-	c := exec.CommandContext(ctx, "node", "test/console.mjs")
-	c.Dir = "../web"
-	c.Env = append(os.Environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
-		"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+tools[1])
-	out, err = c.CombinedOutput()
-	require.NoError(t, err, string(out))
-	require.Contains(t, string(out), "console: well")
+	for _, script := range []string{"console", "stories"} {
+		c := exec.CommandContext(ctx, "node", "test/"+script+".mjs")
+		c.Dir = "../web"
+		c.Env = append(os.Environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
+			"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+tools[1])
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s: %s", script, out)
+		require.Contains(t, string(out), script+": well")
+	}
 	p.clean()
 }
