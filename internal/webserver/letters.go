@@ -28,7 +28,7 @@ var (
 )
 
 func (s *Server) serveLetter(v *visit) {
-	given := url.Values{}
+	var given url.Values
 	switch v.Method {
 	case http.MethodGet, http.MethodHead:
 		s.showLetter(v, v.URL.Query().Get("token"), http.StatusOK, "")
