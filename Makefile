@@ -7,7 +7,7 @@ export CGO_ENABLED ?= 0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X berth.dev/berth/internal/chassis.version=$(VERSION)
 # How programs are compiled. One way for all of them, so that no package is compiled twice, and without what debuggers read, which LDFLAGS
-# leaves out anyway. The compiler's collector waits until a process has 1.2 GB, which only the largest packages reach: that takes a quarter
+# leaves out anyway. The compiler's collector waits until a process has 1.2 GB, which only the largest packages reach: that takes a tenth
 # of the processor time off. Packages that are large and of which nothing is called often are compiled without inlining, which takes a third
 # off theirs: what gqlgen generates, the builder of Redis commands, and the clients of TPMs, S3 and netlink.
 RARELY_CALLED := berth.dev/berth/internal/manager/graphapi/gqlexec github.com/valkey-io/valkey-go/internal/cmds \
