@@ -49,7 +49,7 @@ func TestLostFoldersAreTakenAway(t *testing.T) {
 	o := r.await(kernelID(1), "told of the folder", func(o cluster.KernelObservation) bool { return o.Detail != "" })
 	require.Contains(t, o.Detail, "folder data was taken out of the container")
 	require.Equal(t, []cluster.Withheld{goneA}, r.withheld())
-	require.Len(t, r.host.Notices(), 1, "terminals are told")
+	r.eventually("terminals are told", func() bool { return len(r.host.Notices()) == 1 })
 
 	r.kill()
 	r.start()

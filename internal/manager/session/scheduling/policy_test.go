@@ -177,7 +177,8 @@ func TestResyncsFindNothing(t *testing.T) {
 			b.end(id)
 		}
 	}
-	require.Eventually(t, func() bool { return metric(t, registry, "berth_scheduler_resyncs_total") >= 3 }, patience, 5*time.Millisecond)
+	// Comparisons take a share of the time at most, so on a busy machine they come seldom.
+	require.Eventually(t, func() bool { return metric(t, registry, "berth_scheduler_resyncs_total") >= 3 }, 6*patience, 5*time.Millisecond)
 	require.Zero(t, metric(t, registry, "berth_scheduler_drift_total"))
 }
 
