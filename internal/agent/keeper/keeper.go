@@ -134,8 +134,8 @@ type Keeper struct {
 	listed  bool            // the runtime has shown its containers once
 	synced  bool            // a full desired state arrived on the present connection
 	rev     int64           // of the newest desired state
-	// forgotten keeps the last acknowledged generations, so that a late message revives nothing.
-	forgotten map[cluster.KernelID]int64
+	// forgotten keeps the last acknowledged generations, so that a late message revives nothing; longForgotten are those before them.
+	forgotten, longForgotten map[cluster.KernelID]int64
 	// orphans counts looks at directories without an owner.
 	orphans map[cluster.KernelID]int
 	// lastUser is the user number that was given out last; toldShared are the reasons of having none that were logged.
@@ -146,7 +146,8 @@ type Keeper struct {
 	group      sync.WaitGroup
 }
 
-const maxForgotten = 8192
+// maxForgotten bounds each of the two maps of forgotten kernels.
+const maxForgotten = 4096
 
 // New returns a keeper that knows what the ledger knows; Run makes it work.
 func New(o Options) (*Keeper, error) {
@@ -347,8 +348,7 @@ func (k *Keeper) sweep() {
 			n.poke(false)
 		}
 		if r := n.record; r != nil && r.Final != nil && !r.EndsAt.IsZero() && now.Sub(r.EndsAt) > k.times.Expire {
-			n.acked = true
-			n.poke(false)
+			n.settle(r.Generation)
 		}
 	}
 	present := map[cluster.KernelID]bool{}
@@ -410,10 +410,10 @@ func (k *Keeper) SetDesired(full bool, revision int64, kernels []cluster.Desired
 		d := kernels[i]
 		seen[d.Kernel] = true
 		n := k.kernels[d.Kernel]
+		if k.settled(n, d) {
+			continue
+		}
 		if n == nil {
-			if g, ok := k.forgotten[d.Kernel]; ok && d.Generation <= g && !d.Stop {
-				continue
-			}
 			n = k.add(d.Kernel)
 		}
 		n.want(d)
@@ -428,6 +428,18 @@ func (k *Keeper) SetDesired(full bool, revision int64, kernels []cluster.Desired
 			}
 		}
 	}
+}
+
+// settled reports whether the manager has stored the end of what an order wants to run: it read the order before that and sent it after
+// the acknowledgement. n is nil for a kernel that is not here; the caller holds mu.
+func (k *Keeper) settled(n *kernel, d cluster.DesiredKernel) bool {
+	if d.Stop {
+		return false // asked again, a kernel that is not here gets the same answer
+	}
+	if n != nil && n.record != nil {
+		return n.acked && d.Generation <= n.record.Generation
+	}
+	return d.Generation <= max(k.forgotten[d.Kernel], k.longForgotten[d.Kernel])
 }
 
 // Disconnected is called when the connection to the manager ends. The last desired state is still followed, but a kernel that
@@ -454,11 +466,7 @@ func (k *Keeper) Ack(tombs []cluster.Tombstone) {
 		if n == nil || n.record == nil || n.record.Final == nil || n.record.Generation > t.Generation || n.obs.Phase != cluster.PhaseEnded {
 			continue
 		}
-		n.acked = true
-		if n.desired != nil && n.desired.Generation <= t.Generation {
-			n.desired = nil
-		}
-		n.poke(false)
+		n.settle(t.Generation)
 	}
 }
 

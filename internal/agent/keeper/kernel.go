@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -107,6 +106,16 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 	}
 	if n.cancel != nil {
 		n.cancel(errReplan)
+	}
+	n.poke(false)
+}
+
+// settle lets the kernel be forgotten: nobody waits for the end of this generation any more, and nobody's order asks for it. The caller
+// holds mu.
+func (n *kernel) settle(generation int64) {
+	n.acked = true
+	if n.desired != nil && n.desired.Generation <= generation {
+		n.desired = nil
 	}
 	n.poke(false)
 }
@@ -514,12 +523,10 @@ func (n *kernel) giveSeat() {
 	}
 }
 
-// remember keeps the generation of a forgotten kernel; the caller holds mu.
+// remember keeps the generation of a forgotten kernel; the caller holds mu. The oldest are dropped first: late messages arrive soon.
 func (k *Keeper) remember(id cluster.KernelID, generation int64) {
 	if len(k.forgotten) >= maxForgotten {
-		// Any half of them is dropped: late messages are rare and arrive soon.
-		drop := maxForgotten / 2
-		maps.DeleteFunc(k.forgotten, func(cluster.KernelID, int64) bool { drop--; return drop >= 0 })
+		k.forgotten, k.longForgotten = map[cluster.KernelID]int64{}, k.forgotten
 	}
 	k.forgotten[id] = generation
 }

@@ -202,3 +202,41 @@ func TestAContainerStaysWhileItsEndCannotBeRecorded(t *testing.T) {
 	r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
 	require.Equal(t, 1, r.engine.Starts(scope, agent, kernelID(1)))
 }
+
+// TestAnOldOrderRevivesNothing: a desired state that the manager read before it stored the end may be sent after the acknowledgement. It
+// finds the kernel at any point of being forgotten, and starts its command no second time.
+func TestAnOldOrderRevivesNothing(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"acknowledged", "forget:before", "forget:after", "forgotten"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			old := desired(1, batch("exit 2"))
+			late := make(chan struct{})
+			r.before = func(_ context.Context, _ cluster.KernelID, at string) error {
+				if at == point {
+					r.want(false, old)
+					close(late)
+				}
+				return nil
+			}
+			r.start()
+			r.want(true, old)
+			r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
+			r.keeper.Ack([]cluster.Tombstone{{Kernel: kernelID(1), Generation: 1}})
+			switch point {
+			case "acknowledged":
+				r.want(false, old)
+			case "forgotten":
+				r.gone(kernelID(1))
+				r.want(false, old)
+			default:
+				await.Value(t, late)
+			}
+			r.gone(kernelID(1))
+			r.want(false, desired(2, batch("exit 0"))) // whatever the old order caused comes before the end of this one
+			r.awaitPhase(kernelID(2), 1, cluster.PhaseEnded)
+			require.Equal(t, 1, r.engine.Runs(scope, agent, kernelID(1)))
+		})
+	}
+}

@@ -84,6 +84,7 @@ type managerRole struct {
 	calls map[string]int                                  // by what was called
 	last  map[cluster.AgentID][]cluster.KernelObservation // the last report, for one that comes late
 	told  map[cluster.AgentID]int                         // how many reports came
+	asked map[cluster.AgentID]int                         // how often the desired state was read
 }
 
 // outsideClock tells the simulated time to code that runs outside of its bubble; it has no timers there.
@@ -98,7 +99,8 @@ func (c outsideClock) Now() time.Time { return c.now() }
 func (p *seat) boot() error {
 	s := p.s
 	m := &managerRole{s: s, seat: p, schedule: make(chan struct{}, 1), conns: map[*conn]*machine{}, calls: map[string]int{},
-		last: map[cluster.AgentID][]cluster.KernelObservation{}, told: map[cluster.AgentID]int{}}
+		last: map[cluster.AgentID][]cluster.KernelObservation{}, told: map[cluster.AgentID]int{},
+		asked: map[cluster.AgentID]int{}}
 	m.ctx, m.cancel = context.WithCancel(s.ctx)
 	p.lives++
 	m.life = p.lives

@@ -116,6 +116,14 @@ func (k sink) Desired(ctx context.Context, agent cluster.AgentID,
 		list, err = k.r.Desired(ctx, agent, told)
 		return err
 	})
+	k.m.mu.Lock()
+	k.m.asked[agent]++
+	n := k.m.asked[agent]
+	k.m.mu.Unlock()
+	if err == nil && k.m.s.chance(100, agent, n, "orders wait") < 15 {
+		// What was read is sent only now: ends may have been stored and acknowledged meanwhile.
+		err = wait(ctx, time.Duration(k.m.s.chance(int(8*time.Second), agent, n, "how long")))
+	}
 	return list, err
 }
 
