@@ -112,6 +112,10 @@ func TestAgentStaysAway(t *testing.T) {
 	c.Pass(time.Minute)
 	c.Until("the kernel is lost", lost)
 	require.Equal(t, cluster.Running, c.Session(id).Status, "the session keeps its status")
+	listed, err := c.Client().KnownAgents(t.Context()) // what `berth agent list` shows when no status is asked for
+	require.NoError(t, err)
+	require.Len(t, listed, 1)
+	require.Equal(t, "LOST", listed[0].Status)
 	c.Allocations()
 	a.Start()
 	c.Until("the kernel is back", func() bool { return c.Session(id).MainKernel().Status == cluster.Running })

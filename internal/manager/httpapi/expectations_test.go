@@ -185,6 +185,20 @@ func TestWhatNoAgentCouldRunWaits(t *testing.T) {
 	require.Contains(t, a.body, `"status":"TIMEOUT"`)
 }
 
+// TestNewerCodesOfRefusedCreates: clients from 25.x on look for the newer code when a cluster takes no sessions.
+func TestNewerCodesOfRefusedCreates(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	require.Equal(t, 204, c.call("PUT", "/manager/status", `{"status":"frozen"}`).status)
+	const body = `{"name":"refused","image":"python","enqueueOnly":true,"config":{"resources":{"cpu":"1","mem":"256m"}}}`
+	eve := c.user("eve", "user", true)
+	a := eve.call("POST", "/session", body)
+	a.problem(t, 503, "server-frozen")
+	require.Contains(t, a.body, `"error_code":"session_create_unavailable"`)
+	require.Equal(t, 204, c.call("PUT", "/manager/status", `{"status":"running"}`).status)
+	require.Equal(t, 201, eve.call("POST", "/session", body).status)
+}
+
 func TestStatusHistoryHasTheNamesOfStatuses(t *testing.T) {
 	t.Parallel()
 	c := newCell(t)
