@@ -375,10 +375,23 @@ func (s *sim) during(part string, d time.Duration, begin, end func()) {
 		_ = wait(s.ctx, min(d, max(0, active-s.since())))
 		end()
 		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.trouble[part] = time.Now()
+		if s.unmanaged() {
+			s.trouble[everything] = time.Now()
+		}
 		s.troubleNow[part]--
-		s.mu.Unlock()
-		s.touchTrouble(part)
 	})
+}
+
+// unmanaged reports whether every manager has a fault, which excuses the cluster although a single one does not. The caller holds mu.
+func (s *sim) unmanaged() bool {
+	for _, p := range s.seats {
+		if s.troubleNow[p.name()] == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *sim) touchTrouble(part string) {
@@ -391,6 +404,9 @@ func (s *sim) touchTrouble(part string) {
 func (s *sim) calm(part string, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.unmanaged() {
+		return 0
+	}
 	out := time.Duration(math.MaxInt64)
 	for _, p := range []string{part, everything} {
 		if s.troubleNow[p] > 0 {
