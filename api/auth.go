@@ -55,12 +55,16 @@ type LoginReply struct {
 	Data Login `json:"data"`
 }
 
+// LoginScheme is the scheme of an Authorization header that has the token of a login. Web servers pass requests on by it.
+const LoginScheme = "BerthLogin"
+
 // Login is a keypair, in the clear.
 type Login struct {
 	ResponseType string `json:"response_type"` // success
 	Type         string `json:"type"`          // keypair
 	AccessKey    string `json:"access_key"`
-	SecretKey    string `json:"secret_key"`
+	// SecretKey is in the answer to who proves who they are, and left out for who only has the token of a login.
+	SecretKey string `json:"secret_key,omitempty"`
 	Role         string `json:"role"`
 	Status       string `json:"status"`
 	// The members below but SessionToken, the secret that holds the login, are an extension. LoginID names the login in lists.

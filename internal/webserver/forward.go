@@ -34,9 +34,9 @@ var passed = map[string]bool{
 type manner int
 
 const (
-	signed    manner = iota
-	anonymous        // unsigned, whoever sends it
-	answered         // answered here
+	asLogin   manner = iota // for the login of the visit
+	anonymous               // for nobody, whoever sends it
+	answered                // answered here
 )
 
 // mannerOf tells how the wire has a request passed on; p is the path without /func.
@@ -61,7 +61,7 @@ func mannerOf(method, p string) manner {
 	case len(parts) >= 5 && parts[1] == "v2" && parts[3] == "public":
 		return anonymous
 	}
-	return signed
+	return asLogin
 }
 
 // internal are what only this server asks managers, unsigned.
@@ -100,8 +100,7 @@ func (s *Server) serveFunc(v *visit) {
 		return
 	}
 	token := v.token()
-	l, err := s.logins.find(v.ctx(), token)
-	switch {
+	switch _, err := s.logins.find(v.ctx(), token); {
 	case errors.Is(err, errNoLogin):
 		v.problem(http.StatusUnauthorized, slugAuth, "you are not logged in")
 		return
@@ -111,7 +110,7 @@ func (s *Server) serveFunc(v *visit) {
 	}
 	ctx, release := s.logins.hold(v.ctx(), token)
 	defer release()
-	s.forward(v, upstream.As(ctx, upstream.Keypair{AccessKey: l.AccessKey, SecretKey: api.Secret(l.SecretKey)}), v.Body, v.ContentLength)
+	s.forward(v, upstream.As(ctx, api.Secret(token)), v.Body, v.ContentLength)
 }
 
 // forwardSignup passes on who wants to become a user of the server's domain.
@@ -192,7 +191,7 @@ func (s *Server) forward(v *visit, ctx context.Context, body io.ReadCloser, leng
 // rewrite makes the manager's request of a client's.
 func (s *Server) rewrite(v *visit, pr *httputil.ProxyRequest) {
 	out := pr.Out
-	// The target goes on as the client wrote it: the signature covers every character of it.
+	// The target goes on as the client wrote it, every character of it.
 	path := strings.TrimPrefix(v.URL.EscapedPath(), "/func")
 	if path == "" {
 		path = "/"

@@ -44,6 +44,8 @@ type Actor struct {
 	ClientIP string
 	// Scope narrows what the actor may do; nil when the actor came without an API token.
 	Scope *Scope
+	// ByLogin says that the actor came by a login, which ends: what is good for longer is not told.
+	ByLogin bool
 	// By is the superadmin who acts as this actor; nil when nobody does.
 	By *Actor
 }

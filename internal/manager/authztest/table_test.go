@@ -51,6 +51,7 @@ var actorless = map[string]string{
 	"tenancy.ResetAdminPassword": "for the machine's own administrator, who has the state directory",
 	"tenancy.Authenticate":       "makes the actor of an access key", "tenancy.Authorize": "makes the actor of a password",
 	"tenancy.Login": "makes a login of a password", "tenancy.ResumeLogin": "finds the user of a login's token",
+	"tenancy.ActorOfLogin": "makes the actor of a login's token",
 	"tenancy.SiblingLogin": "the token of the login decides",
 	"tenancy.ExtendLogin":  "the token of the login decides", "tenancy.Logout": "the token of the login decides",
 	"tenancy.ReplacePassword": "the password decides", "tenancy.CheckSecondFactors": "for logins, after the password",

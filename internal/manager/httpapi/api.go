@@ -34,6 +34,7 @@ import (
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/operation"
 	"berth.dev/berth/internal/manager/resource"
+	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/template"
 	"berth.dev/berth/internal/manager/tenancy"
@@ -229,7 +230,7 @@ func (a *API) hold(c *call, kind throttle.Kind) (release func(), err error) {
 	}
 	a.streams.Add(1)
 	ctx, cancel := context.WithCancelCause(c.ctx())
-	h := &held{actor: c.actor, from: a.client(c.r), end: cancel}
+	h := &held{actor: c.actor, from: a.client(c.r), login: c.login, end: cancel}
 	a.held[h] = struct{}{}
 	unhook := context.AfterFunc(a.stopping, func() { cancel(errStopping) })
 	c.r = c.r.WithContext(ctx)
@@ -293,6 +294,7 @@ type call struct {
 	r *http.Request
 	// actor is the zero Actor on public routes.
 	actor authz.Actor
+	login seal.Secret // the token of the login that the request came by, "" for none
 }
 
 func (c *call) ctx() context.Context { return c.r.Context() }
@@ -379,7 +381,7 @@ var errNotAuthenticated = fault.New(fault.Unauthenticated,
 	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
 	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
 
-// authenticate verifies the signature of a request, or its API token (Signed is nil then), and the address that it comes from. It refuses
+// authenticate verifies the signature of a request, or its API token or login (Signed is nil then), and the address that it comes from. It refuses
 // what this manager knows to have come before, which therefore does not count against the rate of the keypair.
 func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	var none authz.Actor
@@ -391,6 +393,11 @@ func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	}
 	if text, is := bearerOf(header); is {
 		actor, err := a.authenticateToken(r, text)
+		return actor, nil, err
+	}
+	if text, is := loginOf(header); is {
+		c.login = text
+		actor, err := a.authenticateLogin(r, text)
 		return actor, nil, err
 	}
 	s, err := signature.Read(r, a.now())

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/nouns"
@@ -71,6 +72,8 @@ func TestALoginIsHeldByItsToken(t *testing.T) {
 	require.Equal(t, 200, a.status, a.body)
 	var again api.LoginReply
 	a.into(t, &again)
+	require.NotEmpty(t, l.SecretKey)
+	l.SecretKey = ""
 	require.Equal(t, l, again.Data)
 
 	var list api.LoginList
@@ -97,6 +100,51 @@ func TestALoginIsHeldByItsToken(t *testing.T) {
 	s.login("")
 	s.login("")
 	require.JSONEq(t, `{"ended":2}`, s.call("DELETE", "/auth/logins/all", "").body)
+}
+
+// TestALoginActsAndTellsNoSecret: the token of a login is good for requests as its user until the login ends, and nobody gets the secret of
+// the keypair for it, which would be good for longer.
+func TestALoginActsAndTellsNoSecret(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	l := s.login("")
+	token := fmt.Sprintf(`{"session_token":%q,"agent":"berth on lab"}`, l.SessionToken)
+	for _, path := range []string{"/auth/logins/resume", "/auth/logins/extend", "/auth/logins/sibling"} {
+		a := s.post(path, token)
+		require.Equal(t, 200, a.status, "%s: %s", path, a.body)
+		require.NotContains(t, a.body, "secret_key", path)
+		require.NotContains(t, a.body, l.SecretKey, path)
+	}
+	as := func(authorization string) answer {
+		s.t.Helper()
+		r := s.request("GET", "/auth/role", "", "")
+		r.Header.Set("Authorization", authorization)
+		return s.send(r)
+	}
+	require.Equal(t, 200, as("BerthLogin "+l.SessionToken).status)
+	require.Contains(t, as("berthlogin  "+l.SessionToken).body, "superadmin")
+	key := cluster.AccessKey(l.AccessKey)
+	byLogin, err := s.nouns.Tenancy.ActorOfLogin(t.Context(), seal.Secret(l.SessionToken))
+	require.NoError(t, err)
+	k, err := s.nouns.Tenancy.GetKeypair(t.Context(), byLogin, key)
+	require.NoError(t, err)
+	require.Empty(t, k.SecretKey, "what outlives the login is not told")
+	signs, _, err := s.nouns.Tenancy.Authenticate(t.Context(), key)
+	require.NoError(t, err)
+	k, err = s.nouns.Tenancy.GetKeypair(t.Context(), signs, key)
+	require.NoError(t, err)
+	require.Equal(t, l.SecretKey, k.SecretKey.Reveal())
+	for _, bad := range []string{"BerthLogin", "BerthLogin ", "BerthLogin x", "BerthLogin " + l.SessionToken[1:], "Bearer " + l.SessionToken,
+		"BerthLogin " + l.SecretKey} {
+		require.Equal(t, 401, as(bad).status, bad)
+	}
+	require.Equal(t, 200, s.post("/auth/logout", token).status)
+	as("BerthLogin "+l.SessionToken).problem(t, 401, "login-session-expired")
+
+	other := s.login("")
+	_, err = s.store.Pool().Exec(t.Context(), `UPDATE keypairs SET is_active = false WHERE access_key = $1`, l.AccessKey)
+	require.NoError(t, err)
+	as("BerthLogin "+other.SessionToken).problem(t, 401, "login-session-expired")
 }
 
 func TestLoginsEndByThemselves(t *testing.T) {

@@ -12,18 +12,22 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // A request that lasts was admitted once, when it began. What admitted it may end while it is open: the keypair, its user or domain is
 // made inactive, the user's role changes or they administer a project no more, or the address of the client is taken off the user's list.
-// Run looks again whenever something about actors changed, and ends such requests within seconds.
+// Run looks again whenever something about actors changed, and ends such requests within seconds. A login ends without such a change, so
+// requests by logins are looked at every few seconds.
 
 const (
 	// rightsEvery is how often Run asks whether something changed.
 	rightsEvery = time.Second
 	// rightsAnyway is how often it looks without a change, as a safety net.
 	rightsAnyway = time.Minute
+	// loginsEvery is how often it looks while requests by logins are open.
+	loginsEvery = 5 * time.Second
 )
 
 // errRevoked ends requests whose right is gone.
@@ -34,6 +38,7 @@ var errRevoked = fault.New(fault.Unauthenticated, "the access key may not be use
 type held struct {
 	actor authz.Actor
 	from  netip.Addr
+	login seal.Secret // the token of the login that it came by, "" for none
 	end   context.CancelCauseFunc
 }
 
@@ -49,7 +54,7 @@ func (a *API) Run(ctx context.Context) error {
 			return nil
 		case now := <-tick.C:
 			next := a.actorsTurn()
-			if next == turn && now.Sub(looked) < rightsAnyway {
+			if next == turn && now.Sub(looked) < a.anyway() {
 				continue
 			}
 			if a.checkRights(ctx) {
@@ -57,6 +62,18 @@ func (a *API) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// anyway is how long no change may keep Run from looking.
+func (a *API) anyway() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for h := range a.held {
+		if h.login != "" {
+			return loginsEvery
+		}
+	}
+	return rightsAnyway
 }
 
 // checkRights ends the requests whose right is gone. It reports whether all could be examined.
@@ -72,11 +89,12 @@ func (a *API) checkRights(ctx context.Context) (complete bool) {
 	type by struct {
 		key, acting cluster.AccessKey
 		token       string
+		login       seal.Secret
 	}
 	refused := map[by]bool{} // those that were examined
 	actors := map[by]authz.Actor{}
 	for _, h := range all {
-		key := by{key: h.actor.AccessKey}
+		key := by{key: h.actor.AccessKey, login: h.login}
 		if h.actor.By != nil {
 			key.acting = h.actor.By.AccessKey
 		}
@@ -84,7 +102,7 @@ func (a *API) checkRights(ctx context.Context) (complete bool) {
 			key.token = h.actor.Scope.Token
 		}
 		if _, known := refused[key]; !known {
-			actor, err := a.again(ctx, h.actor)
+			actor, err := a.again(ctx, h)
 			if err != nil && !fault.Is(err, fault.Unauthenticated) {
 				complete = false
 				continue
@@ -100,8 +118,14 @@ func (a *API) checkRights(ctx context.Context) (complete bool) {
 	return complete
 }
 
-// again is the actor as they are now, by the keypair or the API token that they came with.
-func (a *API) again(ctx context.Context, actor authz.Actor) (authz.Actor, error) {
+// again is the actor of a request as they are now, by the keypair, the login or the API token that they came with.
+func (a *API) again(ctx context.Context, h *held) (authz.Actor, error) {
+	actor := h.actor
+	if h.login != "" {
+		if now, err := a.tenancy.ActorOfLogin(ctx, h.login); err != nil {
+			return now, err
+		}
+	}
 	if by := actor.By; by != nil {
 		now, _, err := a.tenancy.Authenticate(ctx, by.AccessKey)
 		if err != nil {

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -89,4 +90,35 @@ func TestStreamsOutliveOtherChanges(t *testing.T) {
 	require.True(t, httpapi.CheckRights(t.Context(), c.site.api))
 	require.NoError(t, conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"stdin","chars":"ZWNobyAkKCg2KjcpKQo="}`)))
 	require.Equal(t, "out", c.read(conn)["type"])
+}
+
+// A stream that a login opened ends with the login, whether by logout or because the password changed.
+func TestStreamsEndWithTheirLogin(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	looking(t, c.site.api)
+	stream := func() (l api.Login, ended chan struct{}) {
+		l = c.site.login("")
+		r := c.request("GET", "/events/session?sessionName=*", "", "")
+		r.Header.Set("Authorization", api.LoginScheme+" "+l.SessionToken)
+		resp, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		require.Equal(t, 200, resp.StatusCode)
+		ended = make(chan struct{})
+		go func() { defer close(ended); _, _ = io.Copy(io.Discard, resp.Body) }()
+		return l, ended
+	}
+	l, ended := stream()
+	_, other := stream()
+	require.Equal(t, 200, c.site.post("/auth/logout", `{"session_token":"`+l.SessionToken+`"}`).status)
+	await.Value(t, ended)
+	select {
+	case <-other:
+		t.Fatal("a stream ended with the login of another one")
+	default:
+	}
+	_, err := c.store.Pool().Exec(t.Context(), `UPDATE users SET password_changed_at = now()`)
+	require.NoError(t, err)
+	await.Value(t, other)
 }

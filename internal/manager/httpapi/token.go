@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/scim"
@@ -34,6 +35,23 @@ func (a *API) authenticateToken(r *http.Request, text seal.Secret) (authz.Actor,
 	if actor.Scope != nil && actor.Scope.Provider != "" && !strings.HasPrefix(r.URL.Path, scim.Prefix) {
 		return none, fault.Deniedf("this API token is for SCIM alone, below %s",
 			scim.Prefix).WithNext("use another token, or sign the request")
+	}
+	actor.ClientIP = a.clientText(r)
+	return actor, authz.From(actor, a.client(r))
+}
+
+// loginOf is the token of a login in an Authorization header.
+func loginOf(header string) (seal.Secret, bool) {
+	scheme, rest, _ := strings.Cut(header, " ")
+	return seal.Secret(strings.TrimSpace(rest)), strings.EqualFold(scheme, api.LoginScheme)
+}
+
+// authenticateLogin finds the actor of a request that a web server passes on for a login, and examines the address of the client. Whoever
+// has the token of a login can do what its user can, until the login ends; the secret of the keypair stays here.
+func (a *API) authenticateLogin(r *http.Request, text seal.Secret) (authz.Actor, error) {
+	actor, err := a.tenancy.ActorOfLogin(r.Context(), text)
+	if err != nil {
+		return authz.Actor{}, err
 	}
 	actor.ClientIP = a.clientText(r)
 	return actor, authz.From(actor, a.client(r))

@@ -73,7 +73,8 @@ type LoginAttempt struct {
 	Agent string
 }
 
-// Login is an open login: its token, when it ends, and the keypair that it stands for.
+// Login is an open login: its token, when it ends, and the keypair that it stands for. The secret of the keypair is there only when the
+// login was opened by proof of who the user is.
 type Login struct {
 	LoginKeypair
 	ID      string
@@ -222,8 +223,8 @@ func LoginExpired() error {
 // seenEvery is how exactly it is known when a login was last used.
 const seenEvery = time.Minute
 
-// ResumeLogin finds the login of a token (public: the token decides) and whom it stands for. It has ended when the user, the domain or
-// the keypair is not active any more, and when the password changed.
+// ResumeLogin finds the login of a token (public: the token decides) and whom it stands for, without the secret of the keypair. It has
+// ended when the user, the domain or the keypair is not active any more, and when the password changed.
 func (s *Service) ResumeLogin(ctx context.Context, token string) (Login, error) {
 	l, _, err := s.resume(ctx, token)
 	return l, err
@@ -253,18 +254,30 @@ func (s *Service) resume(ctx context.Context, text string) (Login, login.Session
 		}
 		return Login{}, is, LoginExpired()
 	}
-	secret, err := s.d.Seal.Open(row.SecretSealed, keypairPurpose(row.AccessKey))
-	if err != nil {
-		return Login{}, is, fmt.Errorf("open secret key: %w", err)
-	}
 	if now.Sub(is.Seen) >= seenEvery {
 		is.Seen = now.UTC()
 		if err := s.d.Logins.Replace(ctx, token, is); err != nil {
 			return Login{}, is, fmt.Errorf("note that a login is used: %w", err)
 		}
 	}
-	k := LoginKeypair{AccessKey: is.AccessKey, SecretKey: secret, Role: authz.Role(row.Role), Status: row.Status}
+	// The secret of the keypair outlives the login, so whoever holds the token does not get it.
+	k := LoginKeypair{AccessKey: is.AccessKey, Role: authz.Role(row.Role), Status: row.Status}
 	return loginOf(row, k, token, is), is, nil
+}
+
+// ActorOfLogin is whom the token of a login stands for (public: the token decides), as long as the login lasts. The caller examines the
+// address.
+func (s *Service) ActorOfLogin(ctx context.Context, token seal.Secret) (authz.Actor, error) {
+	l, _, err := s.resume(ctx, token.Reveal())
+	if err != nil {
+		return authz.Actor{}, err
+	}
+	a, _, err := s.Authenticate(ctx, l.AccessKey)
+	if fault.Is(err, fault.Unauthenticated) {
+		return authz.Actor{}, LoginExpired()
+	}
+	a.ByLogin = true
+	return a, err
 }
 
 // ExtendLogin lets a login last longer (public: the token decides), and tells until when.

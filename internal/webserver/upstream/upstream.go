@@ -1,11 +1,9 @@
-// Package upstream is the way of a web server to the managers: requests are signed as a user, sent to the manager that answered last, and
-// to the next one when there is no connection. Managers are reached over the network, or in this process.
+// Package upstream is the way of a web server to the managers: requests go out for a login, to the manager that answered last, and to the
+// next one when there is no connection. Managers are reached over the network, or in this process.
 package upstream
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -23,21 +21,15 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// Keypair is whom a request is signed as; the zero value leaves it unsigned.
-type Keypair struct {
-	AccessKey string
-	SecretKey api.Secret
-}
-
 type (
-	keypairKey struct{}
-	clientKey  struct{}
-	agentKey   struct{}
+	loginKey  struct{}
+	clientKey struct{}
+	agentKey  struct{}
 )
 
-// As has the requests of a context signed.
-func As(ctx context.Context, k Keypair) context.Context {
-	return context.WithValue(ctx, keypairKey{}, k)
+// As has the requests of a context made for the login of a token.
+func As(ctx context.Context, token api.Secret) context.Context {
+	return context.WithValue(ctx, loginKey{}, token)
 }
 
 // From says which client the requests of a context come from, and by which program.
@@ -62,7 +54,6 @@ type Managers struct {
 	list    []*url.URL
 	rt      http.RoundTripper
 	current atomic.Int64
-	now     func() time.Time
 }
 
 // How long a connection to a manager may take, and its TLS.
@@ -70,7 +61,7 @@ const dialTimeout = 5 * time.Second
 
 // Network reaches managers at their addresses. fingerprint pins their certificate authority; "" trusts the system's.
 func Network(addresses []string, fingerprint string) (*Managers, error) {
-	m := &Managers{now: time.Now}
+	m := &Managers{}
 	for _, a := range addresses {
 		u, err := endpoint.Parse(a)
 		if err != nil {
@@ -97,7 +88,7 @@ func Network(addresses []string, fingerprint string) (*Managers, error) {
 
 // Inside reaches the manager of this process by an in-memory listener, see NewPipe.
 func Inside(p *Pipe) *Managers {
-	return &Managers{now: time.Now, list: []*url.URL{{Scheme: "http", Host: "manager.local"}},
+	return &Managers{list: []*url.URL{{Scheme: "http", Host: "manager.local"}},
 		// Each connection tells the manager its client by its address, so none is used twice.
 		rt: &http.Transport{DialContext: p.dial, DisableKeepAlives: true, DisableCompression: true}}
 }
@@ -118,10 +109,10 @@ var errBegun = errors.New("a part of the body is gone")
 // Close leaves the body open for another attempt; the server that received it closes it.
 func (body) Close() error { return nil }
 
-// RoundTrip signs and sends a request. It tries every manager once, as long as the request cannot have arrived anywhere. When none
+// RoundTrip sends a request for the login of its context, or anonymously. It tries every manager once, as long as the request cannot have arrived anywhere. When none
 // answers the error is fault.Unavailable.
 func (m *Managers) RoundTrip(r *http.Request) (*http.Response, error) {
-	as, _ := r.Context().Value(keypairKey{}).(Keypair)
+	as, _ := r.Context().Value(loginKey{}).(api.Secret)
 	var begun atomic.Bool
 	first := m.current.Load()
 	var last error
@@ -139,7 +130,7 @@ func (m *Managers) RoundTrip(r *http.Request) (*http.Response, error) {
 			// A kept connection that the manager closed meanwhile is replaced as long as nobody has read of the body.
 			out.Body, out.GetBody = body{r.Body, &begun}, fresh
 		}
-		sign(out, as, m.now())
+		authorize(out, as)
 		resp, err := m.rt.RoundTrip(out)
 		if err == nil {
 			if i > 0 {
@@ -158,17 +149,18 @@ func (m *Managers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, fault.Unavailablef("no manager of the cluster answers").WithCause(last).WithNext("try again in some seconds")
 }
 
-// sign covers everything but the body, which passes as it comes; its nonce makes two equal requests of one moment differ.
-func sign(r *http.Request, as Keypair, now time.Time) {
-	r.Header.Del("Authorization")
-	r.Header.Del(api.HeaderSignature)
-	if as.AccessKey == "" {
-		r.Header.Del("Date")
+// authorize replaces what the client said of itself by the login; "" leaves the request anonymous.
+func authorize(r *http.Request, token api.Secret) {
+	for _, h := range []string{"Authorization", "Date", api.HeaderSignature} {
+		r.Header.Del(h)
+	}
+	if token == "" {
 		return
 	}
-	var nonce [16]byte
-	_, _ = rand.Read(nonce[:]) // never fails
-	api.SignStrictly(r, as.AccessKey, string(as.SecretKey), now, api.Strict{Nonce: hex.EncodeToString(nonce[:]), Body: api.StreamBody})
+	r.Header.Set("Authorization", api.LoginScheme+" "+string(token))
+	if r.Header.Get(api.HeaderVersion) == "" {
+		r.Header.Set(api.HeaderVersion, api.Version)
+	}
 }
 
 // Ready is an error while no manager answers.
