@@ -65,8 +65,8 @@ type Login struct {
 	AccessKey    string `json:"access_key"`
 	// SecretKey is in the answer to who proves who they are, and left out for who only has the token of a login.
 	SecretKey string `json:"secret_key,omitempty"`
-	Role         string `json:"role"`
-	Status       string `json:"status"`
+	Role      string `json:"role"`
+	Status    string `json:"status"`
 	// The members below but SessionToken, the secret that holds the login, are an extension. LoginID names the login in lists.
 	UserID       string    `json:"user_id"`
 	Email        string    `json:"email"`
