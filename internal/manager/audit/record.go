@@ -70,6 +70,14 @@ func Begin(ctx context.Context, db *store.Store, a authz.Actor, action, object s
 	}
 }
 
+// Refuse records that somebody nobody knows was refused: object is what they tried, domain where, from their address.
+func Refuse(ctx context.Context, db *store.Store, action, object, domain, from, reason string) {
+	request, _ := ctx.Value(requestKey{}).(string)
+	e := &entry{is: dbgen.RecordParams{Action: action, Object: fault.Clip(store.Text(object), maxObject), Result: Denied,
+		Reason: fault.Clip(store.Text(reason), maxReason), DomainName: fault.Clip(store.Text(domain), maxObject), Address: from, RequestID: request}}
+	e.write(ctx, db)
+}
+
 // ActingFor says on behalf of which access key the use case of the context acts; "" is the actor's own.
 func ActingFor(ctx context.Context, key string) {
 	if e, ok := ctx.Value(entryKey{}).(*entry); ok && key != "" && key != e.is.AccessKey {
@@ -105,6 +113,13 @@ func (e *entry) end(ctx context.Context, db *store.Store, err error) {
 	default:
 		return
 	}
+	e.is = is
+	e.write(ctx, db)
+}
+
+// write records an entry by itself. What cannot be recorded is logged: nobody is refused for that.
+func (e *entry) write(ctx context.Context, db *store.Store) {
+	is := e.is
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
 	if err := db.Record(ctx, is); err != nil {

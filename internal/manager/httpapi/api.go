@@ -329,6 +329,7 @@ func ActorFrom(ctx context.Context) (authz.Actor, bool) {
 // admit authenticates a request, counts it against its keypair's rate and refuses changes while frozen.
 func (a *API) admit(c *call, who access) error {
 	if who == public || who == probed {
+		c.r = c.r.WithContext(audit.WithRequest(c.r.Context(), c.w.requestID))
 		remaining, ok := a.strangers.Take(c.r.Context(), clientaddr.Network(a.client(c.r)).String(), a.anonymousRate)
 		c.w.rate(a.anonymousRate, remaining)
 		if !ok && who == public {

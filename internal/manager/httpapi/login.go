@@ -28,7 +28,7 @@ func (a *API) loginRoutes() {
 }
 
 // guess runs something that a password decides about. Attempts are bounded by account and address together, whatever their outcome.
-func (a *API) guess(c *call, account string, try func(context.Context) error) error {
+func (a *API) guess(c *call, account, domain string, try func(context.Context) error) error {
 	outcome := throttle.Undecided
 	done, err := a.logins.Begin(c.ctx(), account, a.client(c.r), a.now())
 	if err != nil {
@@ -39,6 +39,7 @@ func (a *API) guess(c *call, account string, try func(context.Context) error) er
 	switch {
 	case tenancy.WrongGuess(err):
 		outcome = throttle.Wrong
+		a.tenancy.NoteRefusal(c.ctx(), tenancy.Refusal{Account: account, Domain: domain, Means: "password", From: a.client(c.r)}, err)
 	case err == nil:
 		outcome = throttle.Good
 	}
@@ -77,7 +78,7 @@ func (a *API) authorize(c *call) error {
 	if kind != "keypair" {
 		return fault.Invalidf("login of type %.40q is not supported", kind).WithNext(`use type "keypair"`)
 	}
-	return a.guess(c, at.Email, func(ctx context.Context) error {
+	return a.guess(c, at.Email, at.Domain, func(ctx context.Context) error {
 		l, err := a.tenancy.Login(ctx, at)
 		if err != nil {
 			return err
@@ -167,7 +168,7 @@ func (a *API) replacePassword(c *call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	return a.guess(c, at.Email, func(ctx context.Context) error {
+	return a.guess(c, at.Email, at.Domain, func(ctx context.Context) error {
 		changed, err := a.tenancy.ReplacePassword(ctx, at, seal.Secret(fresh))
 		if err != nil {
 			return err
@@ -185,7 +186,7 @@ func (a *API) signOut(c *call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	return a.guess(c, c.actor.Email, func(ctx context.Context) error {
+	return a.guess(c, c.actor.Email, c.actor.Domain, func(ctx context.Context) error {
 		if err := a.tenancy.SignOut(ctx, c.actor, user, seal.Secret(password)); err != nil {
 			return err
 		}

@@ -62,6 +62,7 @@ type Service struct {
 	actors *recent.Cache[cluster.AccessKey, knownActor]
 	// strangers are access keys that nobody owns or that are not active.
 	strangers *recent.Cache[cluster.AccessKey, struct{}]
+	refused   refusals
 }
 
 // New makes the use cases.

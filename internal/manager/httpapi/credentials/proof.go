@@ -62,6 +62,7 @@ func (h *Handlers) finishOIDC(c route.Call) error {
 	}
 	l, err := h.Proofs.OpenID.Finish(c.Context(), a, attempt(c, false))
 	if err != nil {
+		h.refused(c, "identity provider "+a.Provider, err)
 		return err
 	}
 	return route.OK(c, credential.OIDCDone{LoginReply: api.LoginReply{Data: LoginView(l.Login)}, Next: l.Next})
@@ -77,7 +78,13 @@ func (h *Handlers) tokenLogin(c route.Call) error {
 		return err
 	}
 	l, err := h.Proofs.OpenID.LoginByToken(c.Context(), token, attempt(c, force))
+	h.refused(c, "token of an identity provider", err)
 	return loginReply(c, l, err)
+}
+
+// refused records a login that no password opens and that was refused.
+func (h *Handlers) refused(c route.Call, means string, err error) {
+	h.Tenancy.NoteRefusal(c.Context(), tenancy.Refusal{Means: means, From: c.Client()}, err)
 }
 
 func loginReply(c route.Call, l tenancy.Login, err error) error {
@@ -122,6 +129,7 @@ func (h *Handlers) finishPasskeyLogin(c route.Call) error {
 		return err
 	}
 	l, err := h.Proofs.Passkeys.Login(c.Context(), flow, answer, attempt(c, force))
+	h.refused(c, "passkey", err)
 	return loginReply(c, l, err)
 }
 
