@@ -206,8 +206,8 @@ func (s *Service) OfProject(ctx context.Context, a authz.Actor, ref, domain stri
 	if err != nil {
 		return History{}, err
 	}
-	is := authz.Object{Domain: p.DomainName, Project: cluster.ProjectID(p.ID)}
-	if err := authz.Projects.Need(a, authz.SeeMembers, is, "look at the use of the project"); err != nil {
+	is := authz.Object{Name: ref, Domain: p.DomainName, Project: cluster.ProjectID(p.ID)}
+	if err := authz.Projects.Check(a, authz.SeeMembers, is); err != nil {
 		return History{}, err
 	}
 	ids, err := s.ids(ctx, `SELECT k.id::text FROM kernels k JOIN sessions s ON s.id = k.session_id
