@@ -19,6 +19,7 @@ import (
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/mail"
+	"berth.dev/berth/internal/manager/metric"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session/scheduling"
 	"berth.dev/berth/internal/manager/tenancy/openid"
@@ -53,6 +54,8 @@ type Config struct {
 	Agents    agentlink.Config
 	Reconcile ReconcileConfig
 	Idle      IdleConfig
+	// Metrics is how much history of use is kept.
+	Metrics   metric.Config
 	Callbacks CallbackConfig
 	// AnonymousRate is how many requests without a signature a client address (of IPv6 the /64) may send this manager in 15 minutes.
 	AnonymousRate int
@@ -260,7 +263,8 @@ func DefaultConfig() Config {
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth",
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
 		Login: defaultLoginConfig(), Directory: defaultDirectoryConfig(), AuditSyslog: syslog.DefaultConfig(),
-		Idle: IdleConfig{WorkIsUse: true}, AnonymousRate: 1000, Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
+		Idle: IdleConfig{WorkIsUse: true}, Metrics: metric.DefaultConfig(),
+		AnonymousRate: 1000, Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
 	}
 }
 
@@ -294,6 +298,9 @@ func (c Config) Validate() error {
 		return shortSecret()
 	}
 	if err := c.AuditSyslog.Validate(); err != nil {
+		return err
+	}
+	if err := c.Metrics.Validate(); err != nil {
 		return err
 	}
 	if err := c.Mail.Validate(); err != nil {

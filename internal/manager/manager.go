@@ -45,6 +45,7 @@ import (
 	"berth.dev/berth/internal/manager/live"
 	"berth.dev/berth/internal/manager/login"
 	"berth.dev/berth/internal/manager/mail"
+	"berth.dev/berth/internal/manager/metric"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/operation/callback"
@@ -93,12 +94,14 @@ type Manager struct {
 	relay   *peer.Relay       // nil without etcd
 	storage *storagelink.Link // nil without a shared secret
 	rights  *folder.Rights
-	loops   *reconcile.Leader
-	api     *chassis.HTTPServer
-	certs   *certs.Source // nil without TLS
-	handler *httpapi.API
-	admin   tenancy.Credentials
-	created bool
+	// recorder gathers the history of use; nil where none is kept.
+	recorder *metric.Recorder
+	loops    *reconcile.Leader
+	api      *chassis.HTTPServer
+	certs    *certs.Source // nil without TLS
+	handler  *httpapi.API
+	admin    tenancy.Credentials
+	created  bool
 }
 
 // New opens the database, makes the first rows of an empty cluster and prepares the services.
@@ -197,6 +200,10 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
 	linkDeps.Grants = m.nouns.Apps
 	linkDeps.Sink = m.nouns.Reports
+	if m.cfg.Metrics.Retention > 0 {
+		m.recorder = metric.NewRecorder(linkDeps.Live, m.store, m.deps.Clock, m.log.With("part", "metrics"))
+		linkDeps.Live = m.recorder
+	}
 	if m.cfg.Idle.WorkIsUse {
 		linkDeps.Live = idle.NewWork(linkDeps.Live, m.nouns.Sessions.Uses(), m.deps.Clock.Now)
 	}
@@ -232,7 +239,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	sweep := node.SweepConfig{Every: c.Sweep, Lease: m.cfg.Agents.Lease, LostGrace: c.LostGrace}
 	loops := slices.Concat(
 		placing.Loops(), []reconcile.Loop{m.nouns.Reports.Loop(sweep)}, m.nouns.Idle.Loops(idleDeps), m.nouns.Folders.Loops(),
-		m.nouns.Images.Loops(), m.nouns.Tenancy.Loops(), m.nouns.Purges.Loops(),
+		m.nouns.Images.Loops(), m.nouns.Tenancy.Loops(), m.nouns.Purges.Loops(), metric.Loops(m.cfg.Metrics, m.deps.Clock.Now),
 		m.nouns.Directory.Loops(), m.nouns.Provision.Loops(), syslog.Loops(m.cfg.AuditSyslog, m.store, m.nouns.Audit, m.cfg.id()),
 		m.nouns.Sessions.Loops(session.LoopConfig{Sweep: c.Sweep, EventRetention: c.EventRetention,
 			SessionRetention: c.SessionRetention, TaskRetention: c.TaskRetention, AuditRetention: c.AuditRetention,
@@ -313,6 +320,9 @@ func (m *Manager) Services() []*chassis.Service {
 		m.api.After("sessions", "agent-port", "agent-relay"),
 		// Streams and held requests end with a word to their clients before the server drains the rest.
 		chassis.NewService("api-streams", chassis.Hooks{Run: m.handler.Run, Stop: m.handler.Stop}).After(m.api.Name()),
+	}
+	if m.recorder != nil {
+		services = append(services, chassis.NewService("metrics", chassis.Hooks{Run: m.recorder.Run}).After("store"))
 	}
 	if c := m.cfg.TLS.ACME; c.Enabled && c.HTTPListen != "" {
 		services = append(services, chassis.NewHTTPServer("manager-acme", chassis.HTTPOptions{

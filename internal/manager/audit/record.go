@@ -74,7 +74,8 @@ func Begin(ctx context.Context, db *store.Store, a authz.Actor, action, object s
 func Refuse(ctx context.Context, db *store.Store, action, object, domain, from, reason string) {
 	request, _ := ctx.Value(requestKey{}).(string)
 	e := &entry{is: dbgen.RecordParams{Action: action, Object: fault.Clip(store.Text(object), maxObject), Result: Denied,
-		Reason: fault.Clip(store.Text(reason), maxReason), DomainName: fault.Clip(store.Text(domain), maxObject), Address: from, RequestID: request}}
+		Reason: fault.Clip(store.Text(reason), maxReason), DomainName: fault.Clip(store.Text(domain), maxObject), Address: from,
+		RequestID: request}}
 	e.write(ctx, db)
 }
 

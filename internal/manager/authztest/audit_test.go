@@ -158,6 +158,7 @@ func services(w *world) map[string]reflect.Value {
 		"operation": reflect.ValueOf(w.Operations),
 		"audit":     reflect.ValueOf(w.Audit),
 		"usage":     reflect.ValueOf(w.Usage),
+		"metric":    reflect.ValueOf(w.Metrics),
 		"purge":     reflect.ValueOf(w.Purges),
 		"apply":     reflect.ValueOf(w.Tenancies),
 	}

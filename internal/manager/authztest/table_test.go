@@ -206,6 +206,11 @@ func thePrice(w *world, _ set) []any { return []any{w.price} }
 var matrix = []line{
 	{"audit.List", authz.AuditEntries, authz.See, ofOwner, nil, lists},
 
+	{"metric.OfSession", authz.Sessions, authz.See, ofSession, session, checks},
+	{"metric.OfAgent", authz.Agents, authz.See, ofCluster, word("a1"), needs},
+	{"metric.OfGroup", authz.Agents, authz.See, ofCluster, nil, needs},
+	{"metric.OfProject", authz.Projects, authz.SeeMembers, ofProject, theProject, checks},
+
 	{"usage.Report", authz.UsageIntervals, authz.See, ofOwner, lately, lists},
 	{"usage.Kernels", authz.UsageIntervals, authz.See, ofCluster, lastDay, needs},
 	{"usage.Mine", authz.Announcements, authz.See, forAll, nil, needs},

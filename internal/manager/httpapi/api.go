@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/metric"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/operation"
@@ -88,6 +89,7 @@ type Deps struct {
 type API struct {
 	audit      *audit.Service
 	usage      *usage.Service
+	metrics    *metric.Service
 	tenancy    *tenancy.Service
 	tokens     *token.Service
 	otp        *otp.Service
@@ -140,8 +142,8 @@ type API struct {
 func New(d Deps) *API {
 	n := d.Nouns
 	a := &API{
-		audit: n.Audit, usage: n.Usage, tenancy: n.Tenancy, tokens: n.Tokens, otp: n.OTP, letters: n.Letters, directory: n.Directory,
-		provision: n.Provision,
+		audit: n.Audit, usage: n.Usage, metrics: n.Metrics, tenancy: n.Tenancy, tokens: n.Tokens, otp: n.OTP, letters: n.Letters,
+		directory: n.Directory, provision: n.Provision,
 		proofs:    credentials.Proofs{Identities: n.Identities, OpenID: n.OpenID, Passkeys: n.Passkeys},
 		resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		templates: n.Templates,
@@ -382,8 +384,8 @@ var errNotAuthenticated = fault.New(fault.Unauthenticated,
 	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
 	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
 
-// authenticate verifies the signature of a request, or its API token or login (Signed is nil then), and the address that it comes from. It refuses
-// what this manager knows to have come before, which therefore does not count against the rate of the keypair.
+// authenticate verifies the signature of a request, or its API token or login (Signed is nil then), and the address that it comes from.
+// It refuses what this manager knows to have come before, which therefore does not count against the rate of the keypair.
 func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	var none authz.Actor
 	r := c.r

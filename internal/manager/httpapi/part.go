@@ -19,7 +19,8 @@ import (
 // partRoutes mounts the parts of the interface that stand in packages of their own.
 func (a *API) partRoutes() {
 	c := &credentials.Handlers{Tenancy: a.tenancy, Tokens: a.tokens, OTP: a.otp, Letters: a.letters, Proofs: a.proofs}
-	h := &administration.Handlers{Audit: a.audit, Usage: a.usage, Nodes: a.nodes, Resources: a.resources, Sessions: a.sessions,
+	h := &administration.Handlers{Audit: a.audit, Usage: a.usage, Metrics: a.metrics,
+		Nodes: a.nodes, Resources: a.resources, Sessions: a.sessions,
 		Operations: a.operations, Folders: a.folders, Tenancy: a.tenancy, Tenancies: a.tenancies, Directory: a.directory,
 		Provision: a.provision, NodeID: a.info.NodeID, Now: a.now}
 	s := &scim.Handlers{Provision: a.provision}

@@ -5,17 +5,13 @@ import (
 	"strings"
 
 	"berth.dev/berth/api"
-	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 )
 
 func (a *API) settingRoutes() {
 	// Every command of official clients asks for it.
 	a.handle(probed, a.announcement, "GET /manager/announcement")
-	a.handle(signedOnly, a.setAnnouncement, "POST /manager/announcement")
 	a.handle(signedOnly, a.managerStatus, "GET /manager/status")
-	a.handle(signedOnly, a.setManagerStatus, "PUT /manager/status")
-	a.handle(signedOnly, a.schedulerOperation, "POST /manager/scheduler/operation")
 	a.handle(signedOnly, a.doctor, "GET /manager/doctor")
 	a.handle(signedOnly, a.resourceSlots, "GET /config/resource-slots")
 	a.handle(signedOnly, a.resourceSlotDetails, "GET /config/resource-slots/details")
@@ -34,21 +30,6 @@ func (a *API) announcement(c *call) error {
 	return c.ok(api.Announcement{Enabled: enabled, Message: message})
 }
 
-func (a *API) setAnnouncement(c *call) error {
-	p, err := c.params()
-	if err != nil {
-		return err
-	}
-	enabled, message := p.Flag("enabled", false), p.Optional("message")
-	if err := p.Err(); err != nil {
-		return err
-	}
-	if err := a.operations.SetAnnouncement(c.ctx(), c.actor, enabled, message); err != nil {
-		return err
-	}
-	return c.nothing()
-}
-
 func (a *API) managerStatus(c *call) error {
 	st, err := a.operations.ManagerStatus(c.ctx(), c.actor)
 	if err != nil {
@@ -65,51 +46,6 @@ func (a *API) managerStatus(c *call) error {
 		node.ID, node.ServiceAddr = a.info.NodeID, c.r.Host
 	}
 	return c.ok(api.ManagerStatus{Nodes: []api.ManagerNode{node}, Status: st.Status, ActiveSessions: st.ActiveSessions})
-}
-
-func (a *API) setManagerStatus(c *call) error {
-	p, err := c.params()
-	if err != nil {
-		return err
-	}
-	status, kill := p.Need("status"), p.Flag("force_kill", false)
-	if kill && status != "frozen" {
-		p.Fail("force_kill", "goes with the status frozen")
-	}
-	if err := p.Err(); err != nil {
-		return err
-	}
-	if err := a.operations.SetManagerStatus(c.ctx(), c.actor, status); err != nil {
-		return err
-	}
-	if kill { // after the freeze, so that no new ones come
-		if _, err := a.sessions.EndAll(c.ctx(), c.actor); err != nil {
-			return err
-		}
-	}
-	return c.nothing()
-}
-
-func (a *API) schedulerOperation(c *call) error {
-	p, err := c.params()
-	if err != nil {
-		return err
-	}
-	op, args := p.Need("op"), p.List("args")
-	if op != "" && op != "include-agents" && op != "exclude-agents" {
-		p.Fail("op", "must be include-agents or exclude-agents")
-	}
-	if err := p.Err(); err != nil {
-		return err
-	}
-	ids := make([]cluster.AgentID, len(args))
-	for i, id := range args {
-		ids[i] = cluster.AgentID(id)
-	}
-	if err := a.nodes.SetSchedulable(c.ctx(), c.actor, ids, op == "include-agents"); err != nil {
-		return err
-	}
-	return c.nothing()
 }
 
 // doctor is our extension: what the rows of the cluster say that should not be.

@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/login"
+	"berth.dev/berth/internal/manager/metric"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/operation"
 	"berth.dev/berth/internal/manager/operation/callback"
@@ -62,6 +63,7 @@ type Set struct {
 	Idle       *idle.Service
 	Operations *operation.Service
 	Usage      *usage.Service
+	Metrics    *metric.Service
 	Purges     *purge.Service
 	Tenancies  *apply.Service
 }
@@ -246,6 +248,10 @@ func New(d Deps) (*Set, error) {
 	n.Apps, err = app.New(app.Deps{ClusterID: d.ClusterID, Revoked: d.Revoked,
 		Store: d.Store, Sessions: n.Sessions, Vault: d.Vault, Streams: d.Streams, Clock: d.Clock,
 		IDs: d.IDs, Random: d.Random, Log: part("app")})
+	if err != nil {
+		return nil, err
+	}
+	n.Metrics, err = metric.New(metric.Deps{Store: d.Store, Sessions: n.Sessions, Agents: n.Nodes, Projects: n.Tenancy, Clock: d.Clock})
 	if err != nil {
 		return nil, err
 	}

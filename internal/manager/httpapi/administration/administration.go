@@ -8,6 +8,7 @@ import (
 	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/httpapi/route"
+	"berth.dev/berth/internal/manager/metric"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/operation"
 	"berth.dev/berth/internal/manager/resource"
@@ -23,6 +24,7 @@ import (
 type Handlers struct {
 	Audit      *audit.Service
 	Usage      *usage.Service
+	Metrics    *metric.Service
 	Nodes      *node.Service
 	Operations *operation.Service
 	Folders    *folder.Service
@@ -44,6 +46,9 @@ func (h *Handlers) Routes() []route.Route {
 		route.Signed.To("GET /auth/why", h.why),
 		route.Signed.To("GET /resource/agents/{a}", h.agentWork),
 		route.Signed.To("PATCH /resource/agents/{a}", h.modifyAgent),
+		route.Signed.To("POST /manager/announcement", h.setAnnouncement),
+		route.Signed.To("PUT /manager/status", h.setManagerStatus),
+		route.Signed.To("POST /manager/scheduler/operation", h.schedulerOperation),
 		route.Signed.To("GET /manager/scheduler", h.schedulerStatus),
 		route.Signed.To("GET /config/scheduling-policies", h.schedulingPolicies),
 		route.Signed.To("GET /scaling-groups/{sg}/scheduler", h.schedulerPolicy),
@@ -54,6 +59,11 @@ func (h *Handlers) Routes() []route.Route {
 		route.Signed.To("GET /resource/usage/period", h.usagePeriod),
 		route.Signed.To("GET /resource/stats/user/month", h.usageMine),
 		route.Signed.To("GET /resource/stats/admin/month", h.usageAll),
+		route.Signed.To("GET /session/{s}/metrics", h.sessionMetrics),
+		route.Signed.To("GET /metrics/agents/{a}", h.agentMetrics),
+		route.Signed.To("GET /metrics/resource-groups/{sg}", h.groupMetrics),
+		route.Signed.To("GET /metrics/projects/{p}", h.projectMetrics),
+		route.Signed.To("GET /metrics/cluster", h.clusterMetrics),
 		route.Signed.To("GET /usage/report", h.usageReport),
 		route.Signed.To("GET /usage/prices", h.usagePrices),
 		route.Signed.To("POST /usage/prices", h.setUsagePrice),

@@ -190,3 +190,63 @@ func notNull[V any](m map[string]V) map[string]V {
 	}
 	return m
 }
+
+func (h *Handlers) setAnnouncement(c route.Call) error {
+	p, err := c.Params()
+	if err != nil {
+		return err
+	}
+	enabled, message := p.Flag("enabled", false), p.Optional("message")
+	if err := p.Err(); err != nil {
+		return err
+	}
+	if err := h.Operations.SetAnnouncement(c.Context(), c.Actor(), enabled, message); err != nil {
+		return err
+	}
+	return c.Nothing()
+}
+
+func (h *Handlers) setManagerStatus(c route.Call) error {
+	p, err := c.Params()
+	if err != nil {
+		return err
+	}
+	status, kill := p.Need("status"), p.Flag("force_kill", false)
+	if kill && status != "frozen" {
+		p.Fail("force_kill", "goes with the status frozen")
+	}
+	if err := p.Err(); err != nil {
+		return err
+	}
+	if err := h.Operations.SetManagerStatus(c.Context(), c.Actor(), status); err != nil {
+		return err
+	}
+	if kill { // after the freeze, so that no new ones come
+		if _, err := h.Sessions.EndAll(c.Context(), c.Actor()); err != nil {
+			return err
+		}
+	}
+	return c.Nothing()
+}
+
+func (h *Handlers) schedulerOperation(c route.Call) error {
+	p, err := c.Params()
+	if err != nil {
+		return err
+	}
+	op, args := p.Need("op"), p.List("args")
+	if op != "" && op != "include-agents" && op != "exclude-agents" {
+		p.Fail("op", "must be include-agents or exclude-agents")
+	}
+	if err := p.Err(); err != nil {
+		return err
+	}
+	ids := make([]cluster.AgentID, len(args))
+	for i, id := range args {
+		ids[i] = cluster.AgentID(id)
+	}
+	if err := h.Nodes.SetSchedulable(c.Context(), c.Actor(), ids, op == "include-agents"); err != nil {
+		return err
+	}
+	return c.Nothing()
+}

@@ -53,12 +53,36 @@ type AgentConnection struct {
 	Connected bool
 }
 
+type AgentHour struct {
+	AgentID string
+	At      time.Time
+	Cpu     *float32
+	Mem     *int64
+	IoRead  *float32
+	IoWrite *float32
+	NetRx   *float32
+	NetTx   *float32
+	Devices json.RawMessage
+}
+
 type AgentImage struct {
 	AgentID      string
 	Reference    string
 	Architecture string
 	Digest       string
 	SizeBytes    int64
+}
+
+type AgentMinute struct {
+	AgentID string
+	At      time.Time
+	Cpu     *float32
+	Mem     *int64
+	IoRead  *float32
+	IoWrite *float32
+	NetRx   *float32
+	NetTx   *float32
+	Devices json.RawMessage
 }
 
 type ApiToken struct {
@@ -492,6 +516,30 @@ type Kernel struct {
 	Absences         int32
 }
 
+type KernelHour struct {
+	KernelID string
+	At       time.Time
+	Cpu      *float32
+	Mem      *int64
+	IoRead   *float32
+	IoWrite  *float32
+	NetRx    *float32
+	NetTx    *float32
+	Devices  json.RawMessage
+}
+
+type KernelMinute struct {
+	KernelID string
+	At       time.Time
+	Cpu      *float32
+	Mem      *int64
+	IoRead   *float32
+	IoWrite  *float32
+	NetRx    *float32
+	NetTx    *float32
+	Devices  json.RawMessage
+}
+
 type KernelRemoval struct {
 	KernelID   string
 	Generation int64
@@ -563,6 +611,11 @@ type ListCount struct {
 	Registry   string
 	N          int64
 	Joined     bool
+}
+
+type MetricProgress struct {
+	One   bool
+	Until time.Time
 }
 
 type Passkey struct {

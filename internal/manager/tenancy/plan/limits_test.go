@@ -48,7 +48,8 @@ func TestNamesHaveBounds(t *testing.T) {
 		}
 		require.Contains(t, told, bad, text)
 	}
-	_, told := decide(t, "domains:\n  physics:\n    users:\n      n@x: {role: king}\n      ada: {}\n      m@x: {status: gone}", world(), root, false)
+	bad := "domains:\n  physics:\n    users:\n      n@x: {role: king}\n      ada: {}\n      m@x: {status: gone}"
+	_, told := decide(t, bad, world(), root, false)
 	require.Regexp(t, `(?s)line 4.*line 6`, told)
 	table := "email,role\n" + strings.Repeat("king@x,king\n", 2) + "a@x\n"
 	_, problems := plan.ReadCSV([]byte(table), world())
