@@ -295,6 +295,8 @@ type call struct {
 	// actor is the zero Actor on public routes.
 	actor authz.Actor
 	login seal.Secret // the token of the login that the request came by, "" for none
+	// means is how the sender of a request tries to prove who they are, claimed the access key that they name.
+	means, claimed string
 }
 
 func (c *call) ctx() context.Context { return c.r.Context() }
@@ -340,6 +342,7 @@ func (a *API) admit(c *call, who access) error {
 	}
 	actor, s, err := a.authenticate(c)
 	if err != nil {
+		a.recordRefusal(c, audit.Refusal{Action: "request.authenticate", Account: c.claimed, Means: c.means}, err)
 		return err
 	}
 	c.actor = actor
@@ -392,6 +395,7 @@ func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
 	}
 	if text, is := bearerOf(header); is {
+		c.means = "api-token"
 		actor, err := a.authenticateToken(r, text)
 		return actor, nil, err
 	}
@@ -404,6 +408,7 @@ func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	if err != nil {
 		return none, nil, err
 	}
+	c.means, c.claimed = "signature", string(s.AccessKey())
 	actor, secret, err := a.tenancy.Authenticate(r.Context(), s.AccessKey())
 	if err != nil && !fault.Is(err, fault.Unauthenticated) {
 		return none, nil, err

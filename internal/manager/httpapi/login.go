@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/httpapi/credentials"
 	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
@@ -27,8 +28,12 @@ func (a *API) loginRoutes() {
 	a.handle(probed, a.siblingLogin, "POST /auth/logins/sibling")
 }
 
-// guess runs something that a password decides about. Attempts are bounded by account and address together, whatever their outcome.
-func (a *API) guess(c *call, account string, try func(context.Context) error) error {
+// guess runs something that a password decides about. Attempts are bounded by account and address together, whatever their outcome, and
+// the refused ones are recorded.
+func (a *API) guess(c *call, action, account string, try func(context.Context) error) (err error) {
+	defer func() {
+		a.recordRefusal(c, audit.Refusal{Action: action, Account: account, Means: tenancy.ByPassword}, err)
+	}()
 	outcome := throttle.Undecided
 	done, err := a.logins.Begin(c.ctx(), account, a.client(c.r), a.now())
 	if err != nil {
@@ -43,6 +48,22 @@ func (a *API) guess(c *call, account string, try func(context.Context) error) er
 		outcome = throttle.Good
 	}
 	return err
+}
+
+// recordRefusal notes that a proof of who somebody is was not taken. Nothing of it is in the way of the answer.
+func (a *API) recordRefusal(c *call, r audit.Refusal, err error) {
+	switch {
+	case tenancy.WrongGuess(err):
+		if r.Reason = fault.ReasonOf(err); r.Reason == "" {
+			r.Reason = reasonAuthFailed
+		}
+	case fault.ReasonOf(err) == throttle.Reason, fault.ReasonOf(err) == tenancy.ReasonPasswordExpired:
+		r.Reason = fault.ReasonOf(err)
+	default:
+		return
+	}
+	r.From = a.client(c.r)
+	a.audit.Refused(audit.WithRequest(c.ctx(), c.w.requestID), r, a.now())
 }
 
 // The members of a login's body that are not answers to second factors.
@@ -77,7 +98,7 @@ func (a *API) authorize(c *call) error {
 	if kind != "keypair" {
 		return fault.Invalidf("login of type %.40q is not supported", kind).WithNext(`use type "keypair"`)
 	}
-	return a.guess(c, at.Email, func(ctx context.Context) error {
+	return a.guess(c, "login.open", at.Email, func(ctx context.Context) error {
 		l, err := a.tenancy.Login(ctx, at)
 		if err != nil {
 			return err
@@ -167,7 +188,7 @@ func (a *API) replacePassword(c *call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	return a.guess(c, at.Email, func(ctx context.Context) error {
+	return a.guess(c, "user.change-password", at.Email, func(ctx context.Context) error {
 		changed, err := a.tenancy.ReplacePassword(ctx, at, seal.Secret(fresh))
 		if err != nil {
 			return err
@@ -185,7 +206,7 @@ func (a *API) signOut(c *call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	return a.guess(c, c.actor.Email, func(ctx context.Context) error {
+	return a.guess(c, "user.sign-out", c.actor.Email, func(ctx context.Context) error {
 		if err := a.tenancy.SignOut(ctx, c.actor, user, seal.Secret(password)); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/administration"
 	"berth.dev/berth/internal/manager/httpapi/credentials"
@@ -25,7 +26,12 @@ func (a *API) partRoutes() {
 	s := &scim.Handlers{Provision: a.provision}
 	for _, r := range slices.Concat(c.Routes(), h.Routes(), s.Routes()) {
 		who := map[route.Access]access{route.Public: public, route.Signed: signedOnly, route.Unfrozen: unfrozen}[r.Who]
-		a.handle(who, func(c *call) error { return r.Handle(asked{c, a}) }, r.Pattern)
+		a.handle(who, func(c *call) (err error) {
+			if r.Means != "" {
+				defer func() { a.recordRefusal(c, audit.Refusal{Action: r.Action, Means: r.Means}, err) }()
+			}
+			return r.Handle(asked{c, a})
+		}, r.Pattern)
 	}
 }
 

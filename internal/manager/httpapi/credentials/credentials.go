@@ -49,18 +49,18 @@ func (h *Handlers) Routes() []route.Route {
 		route.Signed.To("POST /totp/recovery-codes", h.otpRecoveryCodes),
 		route.Signed.To("DELETE /totp", h.otpRemove),
 		// For those who have to enrol before the login: the token of its refusal stands for them.
-		route.Public.To("POST /totp/anon", h.otpEnrolBefore),
-		route.Public.To("POST /totp/anon/verify", h.otpConfirmBefore),
+		route.Public.To("POST /totp/anon", h.otpEnrolBefore).Proving("user.enrol-otp", "registration-token"),
+		route.Public.To("POST /totp/anon/verify", h.otpConfirmBefore).Proving("user.confirm-otp", "registration-token"),
 		// For web servers: logins of browsers at identity providers, with tokens of these, and with passkeys.
 		route.Public.To("GET /auth/oidc", h.listProviders),
 		route.Public.To("POST /auth/oidc/begin", h.beginOIDC),
-		route.Public.To("POST /auth/oidc/finish", h.finishOIDC),
-		route.Public.To("POST /auth/token-login", h.tokenLogin),
+		route.Public.To("POST /auth/oidc/finish", h.finishOIDC).Proving("login.open", tenancy.ByOpenID),
+		route.Public.To("POST /auth/token-login", h.tokenLogin).Proving("login.open", tenancy.ByOpenID),
 		route.Public.To("POST /auth/passkeys/login/begin", h.beginPasskeyLogin),
-		route.Public.To("POST /auth/passkeys/login/finish", h.finishPasskeyLogin),
+		route.Public.To("POST /auth/passkeys/login/finish", h.finishPasskeyLogin).Proving("login.open", tenancy.ByPasskey),
 		// The token of a fresh login stands for its user.
-		route.Public.To("POST /auth/passkeys/enrol/begin", h.beginEnrol),
-		route.Public.To("POST /auth/passkeys/enrol/finish", h.finishEnrol),
+		route.Public.To("POST /auth/passkeys/enrol/begin", h.beginEnrol).Proving("passkey.enrol", "login"),
+		route.Public.To("POST /auth/passkeys/enrol/finish", h.finishEnrol).Proving("passkey.enrol", "login"),
 		route.Signed.To("GET /auth/passkeys", h.listPasskeys),
 		route.Signed.To("PATCH /auth/passkeys/{id}", h.renamePasskey),
 		route.Signed.To("DELETE /auth/passkeys/{id}", h.deletePasskey),
@@ -68,8 +68,8 @@ func (h *Handlers) Routes() []route.Route {
 		route.Signed.To("DELETE /auth/identities/{provider}", h.unlinkIdentity),
 		route.Public.To("POST /auth/signup", h.signUp),
 		route.Public.To("POST /auth/reset-password", h.requestReset),
-		route.Public.To("POST /auth/reset-password/confirm", h.resetPassword),
+		route.Public.To("POST /auth/reset-password/confirm", h.resetPassword).Proving("user.reset-password", "letter"),
 		route.Unfrozen.To("POST /auth/invitations", h.invite),
-		route.Public.To("POST /auth/invitations/accept", h.takeInvitation),
+		route.Public.To("POST /auth/invitations/accept", h.takeInvitation).Proving("user.accept-invitation", "letter"),
 	}
 }

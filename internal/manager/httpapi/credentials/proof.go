@@ -22,8 +22,8 @@ func LoginView(l tenancy.Login) api.Login {
 }
 
 // attempt is who asks, for a login that no password opens.
-func attempt(c route.Call, force bool) tenancy.LoginAttempt {
-	return tenancy.LoginAttempt{From: c.Client(), Agent: c.Agent(), Force: force}
+func attempt(c route.Call, means string, force bool) tenancy.LoginAttempt {
+	return tenancy.LoginAttempt{From: c.Client(), Agent: c.Agent(), Force: force, Means: means}
 }
 
 func (h *Handlers) listProviders(c route.Call) error {
@@ -60,7 +60,7 @@ func (h *Handlers) finishOIDC(c route.Call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	l, err := h.Proofs.OpenID.Finish(c.Context(), a, attempt(c, false))
+	l, err := h.Proofs.OpenID.Finish(c.Context(), a, attempt(c, tenancy.ByOpenID, false))
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (h *Handlers) tokenLogin(c route.Call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	l, err := h.Proofs.OpenID.LoginByToken(c.Context(), token, attempt(c, force))
+	l, err := h.Proofs.OpenID.LoginByToken(c.Context(), token, attempt(c, tenancy.ByOpenID, force))
 	return loginReply(c, l, err)
 }
 
@@ -121,7 +121,7 @@ func (h *Handlers) finishPasskeyLogin(c route.Call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	l, err := h.Proofs.Passkeys.Login(c.Context(), flow, answer, attempt(c, force))
+	l, err := h.Proofs.Passkeys.Login(c.Context(), flow, answer, attempt(c, tenancy.ByPasskey, force))
 	return loginReply(c, l, err)
 }
 

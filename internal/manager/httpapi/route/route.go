@@ -50,10 +50,20 @@ type Route struct {
 	Who     Access
 	Pattern string
 	Handle  func(Call) error
+	// Action and Means say what is asked for on a route where strangers prove who they are, and how; what is refused there is recorded.
+	Action, Means string
+}
+
+// Proving is a route on which strangers prove by some means who they are, for an action.
+func (r Route) Proving(action, means string) Route {
+	r.Action, r.Means = action, means
+	return r
 }
 
 // To is a route with this access.
-func (w Access) To(pattern string, handle func(Call) error) Route { return Route{w, pattern, handle} }
+func (w Access) To(pattern string, handle func(Call) error) Route {
+	return Route{Who: w, Pattern: pattern, Handle: handle}
+}
 
 // OK replies 200 with a JSON document.
 func OK(c Call, reply any) error { return c.Answer(http.StatusOK, reply) }
