@@ -397,6 +397,7 @@ func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	if text, is := bearerOf(header); is {
 		c.means = "api-token"
 		actor, err := a.authenticateToken(r, text)
+		c.claimed = string(actor.AccessKey) // of one that is good, but not from here
 		return actor, nil, err
 	}
 	if text, is := loginOf(header); is {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/audit"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/credentials"
 	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
@@ -53,11 +55,15 @@ func (a *API) guess(c *call, action, account string, try func(context.Context) e
 // recordRefusal notes that a proof of who somebody is was not taken. Nothing of it is in the way of the answer.
 func (a *API) recordRefusal(c *call, r audit.Refusal, err error) {
 	switch {
+	case err == nil || r.Means == "": // nothing was proven, or tried
+		return
+	case errors.Is(err, authz.ErrElsewhere):
+		r.Reason = "address-not-allowed"
 	case tenancy.WrongGuess(err):
 		if r.Reason = fault.ReasonOf(err); r.Reason == "" {
 			r.Reason = reasonAuthFailed
 		}
-	case fault.ReasonOf(err) == throttle.Reason, fault.ReasonOf(err) == tenancy.ReasonPasswordExpired:
+	case slices.Contains([]string{throttle.Reason, tenancy.ReasonPasswordExpired}, fault.ReasonOf(err)):
 		r.Reason = fault.ReasonOf(err)
 	default:
 		return
