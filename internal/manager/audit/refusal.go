@@ -80,22 +80,23 @@ func (s *Service) count(r Refusal, more refusals) {
 func (s *Service) Run(ctx context.Context) error {
 	tick := time.NewTicker(writeRefusalsEvery)
 	defer tick.Stop()
+	failing := false
 	for {
 		select {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 			defer cancel()
-			s.writeRefused(last, time.Now(), true)
+			if err := s.WriteRefused(last, time.Now(), true); err != nil {
+				s.db.Log().Error("could not record the last refused logins", "error", err)
+			}
 			return nil
 		case now := <-tick.C:
-			s.writeRefused(ctx, now, false)
+			err := s.WriteRefused(ctx, now, false)
+			if err != nil && !failing && ctx.Err() == nil {
+				s.db.Log().Error("could not record refused logins; they are counted until it works", "error", err)
+			}
+			failing = err != nil
 		}
-	}
-}
-
-func (s *Service) writeRefused(ctx context.Context, now time.Time, all bool) {
-	if err := s.WriteRefused(ctx, now, all); err != nil && ctx.Err() == nil {
-		s.db.Log().Error("could not record refused logins; they are counted until it works", "error", err)
 	}
 }
 

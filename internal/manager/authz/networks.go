@@ -7,8 +7,8 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// ErrElsewhere is why From refuses somebody whose credential is good.
-var ErrElsewhere = errors.New("the credential is good, the address is not")
+// ErrElsewhere is the cause of what From refuses: the credential is good. Its text is empty, so that it changes no answer.
+var ErrElsewhere = errors.New("")
 
 // From refuses actors who come from an address that their user may not come from.
 func From(a Actor, ip netip.Addr) error {

@@ -68,6 +68,9 @@ func (a *API) recordRefusal(c *call, r audit.Refusal, err error) {
 	default:
 		return
 	}
+	if errors.Is(err, tenancy.ErrSecondFactor) {
+		r.Means = "second-factor"
+	}
 	r.From = a.client(c.r)
 	a.audit.Refused(audit.WithRequest(c.ctx(), c.w.requestID), r, a.now())
 }
