@@ -96,7 +96,7 @@ var rules = []rule{
 	{dir: "internal/manager/usage", duty: "the usage ledger: what was used, by whom and at what price",
 		allow: []string{"internal/cluster", "internal/fault", "internal/manager/audit", "internal/manager/authz", "internal/manager/store"}},
 	{dir: "internal/manager/audit", duty: "the record of what was done to the cluster and what was denied",
-		allow: []string{"internal/fault", "internal/manager/authz", "internal/manager/store"}},
+		allow: []string{"internal/clientaddr", "internal/fault", "internal/manager/authz", "internal/manager/store"}},
 	{dir: "internal/manager/audit/syslog", duty: "sends the audit log to a syslog receiver",
 		allow: []string{"internal/fault", "internal/manager/audit", "internal/manager/reconcile", "internal/manager/store"}},
 	{dir: "internal/manager/tenancy", duty: "domains, projects, users, keypairs and their policies; who a caller is",

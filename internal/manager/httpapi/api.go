@@ -384,8 +384,8 @@ var errNotAuthenticated = fault.New(fault.Unauthenticated,
 	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
 	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
 
-// authenticate verifies the signature of a request, or its API token or login (Signed is nil then), and the address that it comes from. It refuses
-// what this manager knows to have come before, which therefore does not count against the rate of the keypair.
+// authenticate verifies the signature of a request, or its API token or login (Signed is nil then), and the address that it comes from. It
+// refuses what this manager knows to have come before, which therefore does not count against the rate of the keypair.
 func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	var none authz.Actor
 	r := c.r

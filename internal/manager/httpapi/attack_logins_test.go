@@ -33,7 +33,7 @@ func (s *site) logged(where string) []string {
 
 // Every proof of who somebody is that is refused stands in the audit log, with the account where there is one, the means and the address;
 // what opened a login does, too, with its means. What asks nobody for a proof does not.
-func TestRefusedLoginsAreRecorded(t *testing.T) {
+func TestRefusedProofsAreRecorded(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	email, key := s.admin.Email, string(s.admin.AccessKey)
@@ -90,7 +90,8 @@ func TestGoodCredentialsFromElsewhereAreRecorded(t *testing.T) {
 	ci := s.token(`{"name":"ci"}`)
 	_, err := s.store.Pool().Exec(t.Context(), `UPDATE users SET allowed_client_ip = '{10.9.9.9}' WHERE email = $1`, s.admin.Email)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return s.call("GET", "/auth/test", "").status == http.StatusUnauthorized }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.call("GET", "/auth/test", "").status == http.StatusUnauthorized }, patience,
+		10*time.Millisecond)
 	require.Equal(t, 401, s.with(ci.Secret, "GET", "/auth/test", "").status)
 	require.Equal(t, 401, s.post("/auth/authorize", s.loginBody("")).status)
 	key := string(s.admin.AccessKey)
@@ -109,7 +110,8 @@ func TestBothIdentitiesAreRecorded(t *testing.T) {
 	c := newCell(t)
 	bob, eve := c.user("bob", "user", true), c.user("eve", "user", true)
 	key, root, eves := string(bob.admin.AccessKey), string(c.admin.AccessKey), string(eve.admin.AccessKey)
-	create := `{"image":"berth/python:1.0","session_name":"sess-1","owner_access_key":"` + key + `","enqueueOnly":true,"config":{"resources":{"cpu":"1","mem":"256m"}}}`
+	create := `{"image":"berth/python:1.0","session_name":"sess-1","owner_access_key":"` + key + `","enqueueOnly":true,` +
+		`"config":{"resources":{"cpu":"1","mem":"256m"}}}`
 	owner := `"owner_access_key":"` + key + `"`
 	file := `{"path":".vimrc","permission":"644","data":"x",` + owner + `}`
 	for _, r := range [][2]string{

@@ -20,14 +20,8 @@ import (
 
 func (a *API) loginRoutes() {
 	a.handle(probed, a.authorize, "POST /auth/authorize")
-	a.handle(probed, a.logout, "POST /auth/logout")
 	a.handle(public, a.replacePassword, "POST /auth/update-password-no-auth")
 	a.handle(signedOnly, a.signOut, "POST /auth/signout")
-	a.handle(signedOnly, a.listLogins, "GET /auth/logins")
-	a.handle(signedOnly, a.endLogin, "DELETE /auth/logins/{id}")
-	a.handle(probed, a.resumeLogin, "POST /auth/logins/resume")
-	a.handle(probed, a.extendLogin, "POST /auth/logins/extend")
-	a.handle(probed, a.siblingLogin, "POST /auth/logins/sibling")
 }
 
 // guess runs something that a password decides about. Attempts are bounded by account and address together, whatever their outcome, and
@@ -127,67 +121,6 @@ func answersOf(p *params.Set) map[string]string {
 	return out
 }
 
-// loginToken takes the token of a login out of a body.
-func (c *call) loginToken() (string, error) {
-	p, err := c.params()
-	if err != nil {
-		return "", err
-	}
-	token := p.Need("session_token")
-	return token, p.Err()
-}
-
-func (a *API) logout(c *call) error {
-	token, err := c.loginToken()
-	if err != nil {
-		return err
-	}
-	if err := a.tenancy.Logout(c.ctx(), token); err != nil {
-		return err
-	}
-	return c.ok(api.Empty{})
-}
-
-func (a *API) resumeLogin(c *call) error {
-	token, err := c.loginToken()
-	if err != nil {
-		return err
-	}
-	l, err := a.tenancy.ResumeLogin(c.ctx(), token)
-	if err != nil {
-		return err
-	}
-	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
-}
-
-func (a *API) extendLogin(c *call) error {
-	token, err := c.loginToken()
-	if err != nil {
-		return err
-	}
-	l, err := a.tenancy.ExtendLogin(c.ctx(), token)
-	if err != nil {
-		return err
-	}
-	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
-}
-
-func (a *API) siblingLogin(c *call) error {
-	p, err := c.params()
-	if err != nil {
-		return err
-	}
-	token, agent := p.Need("session_token"), p.Need("agent")
-	if err := p.Err(); err != nil {
-		return err
-	}
-	l, err := a.tenancy.SiblingLogin(c.ctx(), token, a.client(c.r), agent)
-	if err != nil {
-		return err
-	}
-	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
-}
-
 func (a *API) replacePassword(c *call) error {
 	p, err := c.params()
 	if err != nil {
@@ -221,25 +154,4 @@ func (a *API) signOut(c *call) error {
 		}
 		return c.ok(api.Empty{})
 	})
-}
-
-func (a *API) listLogins(c *call) error {
-	list, err := a.tenancy.ListLogins(c.ctx(), c.actor)
-	if err != nil {
-		return err
-	}
-	out := api.LoginList{Items: []api.LoginSession{}}
-	for _, l := range list {
-		out.Items = append(out.Items, api.LoginSession{ID: l.ID, AccessKey: string(l.AccessKey), Created: l.Created, Seen: l.Seen,
-			Expires: l.Expires, Address: l.Address, Agent: l.Agent})
-	}
-	return c.ok(out)
-}
-
-func (a *API) endLogin(c *call) error {
-	n, err := a.tenancy.EndLogin(c.ctx(), c.actor, c.r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return c.ok(api.LoginsEnded{Ended: n})
 }

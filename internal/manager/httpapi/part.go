@@ -25,7 +25,7 @@ func (a *API) partRoutes() {
 		Provision: a.provision, NodeID: a.info.NodeID, Now: a.now}
 	s := &scim.Handlers{Provision: a.provision}
 	for _, r := range slices.Concat(c.Routes(), h.Routes(), s.Routes()) {
-		who := map[route.Access]access{route.Public: public, route.Signed: signedOnly, route.Unfrozen: unfrozen}[r.Who]
+		who := map[route.Access]access{route.Public: public, route.Probed: probed, route.Signed: signedOnly, route.Unfrozen: unfrozen}[r.Who]
 		a.handle(who, func(c *call) (err error) {
 			if r.Means != "" {
 				defer func() { a.recordRefusal(c, audit.Refusal{Action: r.Action, Means: r.Means}, err) }()

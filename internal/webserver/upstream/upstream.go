@@ -109,8 +109,8 @@ var errBegun = errors.New("a part of the body is gone")
 // Close leaves the body open for another attempt; the server that received it closes it.
 func (body) Close() error { return nil }
 
-// RoundTrip sends a request for the login of its context, or anonymously. It tries every manager once, as long as the request cannot have arrived anywhere. When none
-// answers the error is fault.Unavailable.
+// RoundTrip sends a request for the login of its context, or anonymously. It tries every manager once, as long as the request cannot have
+// arrived anywhere. When none answers the error is fault.Unavailable.
 func (m *Managers) RoundTrip(r *http.Request) (*http.Response, error) {
 	as, _ := r.Context().Value(loginKey{}).(api.Secret)
 	var begun atomic.Bool

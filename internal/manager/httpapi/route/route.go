@@ -38,9 +38,11 @@ type Call interface {
 // Access says who may call a route.
 type Access int
 
-// The kinds of access: everybody, who is authenticated, and the same but not while the cluster is frozen.
+// The kinds of access: everybody, everybody without a rate of their address, who is authenticated, and the same but not while the cluster
+// is frozen.
 const (
 	Public Access = iota
+	Probed
 	Signed
 	Unfrozen
 )
