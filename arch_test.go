@@ -99,7 +99,7 @@ var rules = []rule{
 		allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/node",
 			"internal/manager/reconcile", "internal/manager/session", "internal/manager/store", "internal/wire/node"}},
 	{dir: "internal/manager/audit", duty: "the record of what was done to the cluster and what was denied",
-		allow: []string{"internal/fault", "internal/manager/authz", "internal/manager/store"}},
+		allow: []string{"internal/clientaddr", "internal/fault", "internal/manager/authz", "internal/manager/store"}},
 	{dir: "internal/manager/audit/syslog", duty: "sends the audit log to a syslog receiver",
 		allow: []string{"internal/fault", "internal/manager/audit", "internal/manager/reconcile", "internal/manager/store"}},
 	{dir: "internal/manager/tenancy", duty: "domains, projects, users, keypairs and their policies; who a caller is",

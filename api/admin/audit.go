@@ -25,10 +25,16 @@ type AuditEntry struct {
 	Domain    string `json:"domain_name"`
 	AccessKey string `json:"access_key"`
 	// ActingFor is the access key on whose behalf it was done, where that is another one.
-	ActingFor string        `json:"acting_for,omitempty"`
-	Address   string        `json:"address"`
-	RequestID string        `json:"request_id"`
-	Changes   []AuditChange `json:"changes"`
+	ActingFor string `json:"acting_for,omitempty"`
+	// Token is the id of the API token that it was done with.
+	Token     string `json:"token,omitempty"`
+	Address   string `json:"address"`
+	RequestID string `json:"request_id"`
+	// Means is how somebody proved who they are at a login, or failed to. Attempts is how many refusals alike the entry stands for, where
+	// it is more than one: then nobody did it, the user's members are empty, and Object is the account that was tried.
+	Means    string        `json:"means,omitempty"`
+	Attempts int64         `json:"attempts,omitempty"`
+	Changes  []AuditChange `json:"changes"`
 	// ChangeCount is how many rows changed; Changes are the first of them.
 	ChangeCount int `json:"change_count"`
 }

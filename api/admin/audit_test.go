@@ -14,7 +14,7 @@ import (
 
 const page = `{"items":[{"id":7,"at":"2026-01-31T08:00:00Z","action":"user.rename","object":"ada@x","result":"denied",` +
 	`"reason":"no","user_id":"u","email":"bob@x","role":"user","domain_name":"d","access_key":"AKIA","acting_for":"AKIB",` +
-	`"address":"10.0.0.7","request_id":"r",` +
+	`"token":"t","address":"10.0.0.7","request_id":"r","means":"password","attempts":3,` +
 	`"changes":[{"table":"users","key":"u","before":{"full_name":"A"},"after":{"full_name":"B"}}],"change_count":1}],"total_count":1}`
 
 // The members of an answer keep their names, and a query goes out as the manager reads it.

@@ -311,6 +311,7 @@ func (m *Manager) Services() []*chassis.Service {
 		}),
 		chassis.NewService("operations", chassis.Hooks{Run: m.nouns.Operations.Run}).After("store"),
 		chassis.NewService("sessions", chassis.Hooks{Run: m.nouns.Sessions.Run}).After("operations"),
+		chassis.NewService("refused-logins", chassis.Hooks{Run: m.nouns.Audit.Run}).After("store"),
 		chassis.NewService("letters", chassis.Hooks{Run: m.nouns.Letters.Run}).After("store"),
 		chassis.NewService("apps", chassis.Hooks{Run: m.nouns.Apps.Run}).After("sessions"),
 		m.link.Service("agent-port").After("sessions", "apps"),

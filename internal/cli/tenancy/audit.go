@@ -117,11 +117,18 @@ func (o *auditOptions) list(ctx context.Context, cmd *cobra.Command, c *api.Clie
 		if e.ActingFor != "" {
 			who += " for " + e.ActingFor
 		}
+		if e.Email == "" && e.Means != "" {
+			who = "somebody by " + e.Means
+		}
+		result := e.Result
+		if e.Attempts > 1 {
+			result = fmt.Sprintf("%s %d times", result, e.Attempts)
+		}
 		at := e.At
 		if parsed, err := time.Parse(time.RFC3339, e.At); err == nil {
 			at = parsed.Local().Format(time.DateTime)
 		}
-		t.Rows = append(t.Rows, []string{strconv.FormatInt(e.ID, 10), at, who, e.Action, e.Object, e.Result, strconv.Itoa(e.ChangeCount),
+		t.Rows = append(t.Rows, []string{strconv.FormatInt(e.ID, 10), at, who, e.Action, e.Object, result, strconv.Itoa(e.ChangeCount),
 			e.Address})
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))

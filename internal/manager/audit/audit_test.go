@@ -42,7 +42,7 @@ func TestEntriesTellWhatChanged(t *testing.T) {
 	require.WithinRange(t, e.At, began.Add(-time.Minute), time.Now().Add(time.Minute))
 	require.Equal(t, audit.Entry{ID: e.ID, At: e.At, Action: "domain.modify", Object: "default", Result: audit.Done,
 		UserID: string(admin.UserID), Email: admin.Email, Role: "superadmin", Domain: "default", AccessKey: string(admin.AccessKey),
-		Address: "10.0.0.7", RequestID: "r-1", ChangeCount: 1, Changes: []audit.Change{{Table: "domains", Key: "default",
+		Address: "10.0.0.7", RequestID: "r-1", Attempts: 1, ChangeCount: 1, Changes: []audit.Change{{Table: "domains", Key: "default",
 			Before: json.RawMessage(`{"allowed_docker_registries": []}`),
 			After:  json.RawMessage(`{"allowed_docker_registries": ["r.example"]}`)}}}, *e)
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strconv"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/fault"
@@ -17,15 +19,23 @@ import (
 // maxChanges is how many changed rows of an entry are shown.
 const maxChanges = 50
 
-// Service reads the log.
-type Service struct{ db *store.Store }
+// Service reads the log, and counts what strangers write into it.
+type Service struct {
+	db *store.Store
+
+	mu sync.Mutex
+	// counts are refusals since window began, networks how many of them with an account came from each network.
+	counts   map[Refusal]*refusals
+	networks map[netip.Addr]int
+	window   time.Time
+}
 
 // New makes the use cases.
 func New(db *store.Store) (*Service, error) {
 	if db == nil {
 		return nil, fault.New(fault.Internal, "audit: a store is required")
 	}
-	return &Service{db}, nil
+	return &Service{db: db, counts: map[Refusal]*refusals{}, networks: map[netip.Addr]int{}}, nil
 }
 
 // Entry is something that was done or denied.
@@ -41,9 +51,14 @@ type Entry struct {
 	AccessKey                   string
 	// ActingFor is the access key on whose behalf it was done, where that is another one.
 	ActingFor string
+	// Token is the id of the API token that it was done with.
+	Token     string
 	Address   string
 	RequestID string
-	Changes   []Change
+	// Means is how somebody proved who they are, or failed to: of logins. Attempts is how many refusals the entry stands for.
+	Means    string
+	Attempts int64
+	Changes  []Change
 	// ChangeCount is the number of changed rows; Changes are the first of them.
 	ChangeCount int
 }
@@ -67,7 +82,8 @@ var fields = list.Fields{
 	"id": list.Number("a.id"), "at": list.Time("a.at"), "action": list.Text("a.action"), "object": list.Text("a.object"),
 	"result": list.Text("a.result"), "user_id": list.Text("a.user_id"), "email": list.Text("a.email"), "role": list.Text("a.role"),
 	"domain_name": list.Text("a.domain_name"), "access_key": list.Text("a.access_key"), "acting_for": list.Text("a.acting_for"),
-	"address": list.Text("a.address"), "request_id": list.Text("a.request_id"),
+	"address": list.Text("a.address"), "request_id": list.Text("a.request_id"), "token": list.Text("a.token"),
+	"means": list.Text("a.means"), "attempts": list.Number("a.attempts"),
 }
 
 // counts are where the number of entries is kept.
@@ -112,7 +128,7 @@ func (s *Service) entries(ctx context.Context, keys []string) (map[string]*Entry
 	for _, r := range rows {
 		e := &Entry{ID: r.ID, At: r.At.UTC(), Action: r.Action, Object: r.Object, Result: r.Result, Reason: r.Reason, UserID: r.UserID,
 			Email: r.Email, Role: r.Role, Domain: r.DomainName, AccessKey: r.AccessKey, ActingFor: r.ActingFor, Address: r.Address,
-			RequestID: r.RequestID, Changes: []Change{}}
+			RequestID: r.RequestID, Token: r.Token, Means: r.Means, Attempts: r.Attempts, Changes: []Change{}}
 		out[strconv.FormatInt(r.ID, 10)], joined[r.Entry] = e, e
 		entries = append(entries, r.Entry)
 	}

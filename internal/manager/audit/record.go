@@ -45,6 +45,8 @@ func WithRequest(ctx context.Context, id string) context.Context {
 type entry struct {
 	is   dbgen.RecordParams
 	note *store.Note
+	// projects and leads are those that the actor was a member and an administrator of when it began.
+	projects, leads []string
 }
 
 // Begin records the use case that follows. The context it returns is for all that the use case does; end is called when it returns, with
@@ -61,22 +63,16 @@ func Begin(ctx context.Context, db *store.Store, a authz.Actor, action, object s
 	e := &entry{is: dbgen.RecordParams{
 		Action: action, Object: fault.Clip(store.Text(object), maxObject), UserID: string(a.UserID), Email: a.Email, Role: string(a.Role),
 		DomainName: a.Domain, AccessKey: string(a.AccessKey), ActingFor: acting, Address: a.ClientIP, RequestID: request,
-	}}
+	}, projects: store.Texts(a.Projects), leads: store.Texts(a.Leads)}
+	if a.Scope != nil {
+		e.is.Token = a.Scope.Token
+	}
 	e.note = &store.Note{Write: e.writeChange}
 	inner = store.WithNote(context.WithValue(ctx, entryKey{}, e), e.note)
 	return inner, func(err *error) {
 		e.note.Close()
 		e.end(inner, db, *err)
 	}
-}
-
-// Refuse records that somebody nobody knows was refused: object is what they tried, domain where, from their address.
-func Refuse(ctx context.Context, db *store.Store, action, object, domain, from, reason string) {
-	request, _ := ctx.Value(requestKey{}).(string)
-	e := &entry{is: dbgen.RecordParams{Action: action, Object: fault.Clip(store.Text(object), maxObject), Result: Denied,
-		Reason: fault.Clip(store.Text(reason), maxReason), DomainName: fault.Clip(store.Text(domain), maxObject), Address: from,
-		RequestID: request}}
-	e.write(ctx, db)
 }
 
 // ActingFor says on behalf of which access key the use case of the context acts; "" is the actor's own.
@@ -86,16 +82,25 @@ func ActingFor(ctx context.Context, key string) {
 	}
 }
 
-// writeChange is the note of a transaction. Decisions are about the actor of the request's beginning; who has lost their role, account or
-// keypair while it ran changes nothing: else an administrator who is being removed makes the next one.
+// ByMeans says how the actor of the context's use case has proven who they are, for the record of a login.
+func ByMeans(ctx context.Context, means string) {
+	if e, ok := ctx.Value(entryKey{}).(*entry); ok {
+		e.is.Means = means
+	}
+}
+
+// writeChange is the note of a transaction. Decisions are about the actor of the request's beginning; who has lost their role, account,
+// keypair, API token or a project while it ran changes nothing: else an administrator who is being removed makes the next one.
 func (e *entry) writeChange(ctx context.Context, tx *store.Tx) (int64, error) {
 	is := e.is
 	row, err := tx.RecordChange(ctx, dbgen.RecordChangeParams{
 		Action: is.Action, Object: is.Object, UserID: is.UserID, Email: is.Email, Role: is.Role, DomainName: is.DomainName,
-		AccessKey: is.AccessKey, ActingFor: is.ActingFor, Address: is.Address, RequestID: is.RequestID,
+		AccessKey: is.AccessKey, ActingFor: is.ActingFor, Address: is.Address, RequestID: is.RequestID, Token: is.Token,
+		Means: is.Means, Projects: e.projects, Leads: e.leads,
 	})
 	if err == nil && row.Written > 0 && row.Withdrawn {
-		return 0, fault.Deniedf("%s has lost the right to this while the request ran", is.Email).WithNext("log in again")
+		return 0, fault.Deniedf("%s has lost the right to this while the request ran", is.Email).
+			WithNext("ask again; if that is refused, ask your administrator what has changed")
 	}
 	return row.Written, err
 }

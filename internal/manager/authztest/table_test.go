@@ -76,7 +76,9 @@ var actorless = map[string]string{
 	"image.ImportOwn": "for the machine's own administrator, whose engine it is",
 	"image.Keep":      "for sessions, after they decided", "image.Loops": "for the leader",
 	"audit.Entries": "for the export to syslog",
-	"idle.Loops":    "for the leader", "operation.Findings": "for the machine's own administrator, who has the state directory",
+	"audit.Refused": "counts strangers who proved nothing", "audit.WriteRefused": "for the manager's own loop",
+	"audit.Run":  "for the manager's own loop",
+	"idle.Loops": "for the leader", "operation.Findings": "for the machine's own administrator, who has the state directory",
 	"operation.Announcement": "for everybody", "operation.Frozen": "is asked before the actor is known",
 }
 

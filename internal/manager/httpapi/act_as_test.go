@@ -46,6 +46,13 @@ func TestActingAsAnotherUser(t *testing.T) {
 	// What proves who somebody is stays theirs.
 	admin(id, "POST", "/auth/tokens", `{"name":"x"}`).problem(t, http.StatusForbidden, "generic-forbidden")
 	admin(id, "POST", "/totp", "").problem(t, http.StatusForbidden, "generic-forbidden")
+	superadmin, _, err := c.nouns.Tenancy.Authenticate(t.Context(), c.admin.AccessKey)
+	require.NoError(t, err)
+	asBob, err := c.nouns.Tenancy.ActAs(t.Context(), superadmin, id)
+	require.NoError(t, err)
+	k, err := c.nouns.Tenancy.GetKeypair(t.Context(), asBob, bob.admin.AccessKey)
+	require.NoError(t, err)
+	require.Empty(t, k.SecretKey, "with it the superadmin would be bob, and no record would tell")
 	for _, bad := range []string{"", "x", id + "|" + id} {
 		require.Equal(t, 400, admin(bad, "GET", "/auth/role", "").status, bad)
 	}

@@ -297,6 +297,8 @@ type call struct {
 	// actor is the zero Actor on public routes.
 	actor authz.Actor
 	login seal.Secret // the token of the login that the request came by, "" for none
+	// means is how the sender of a request tries to prove who they are, claimed the access key that they name.
+	means, claimed string
 }
 
 func (c *call) ctx() context.Context { return c.r.Context() }
@@ -331,7 +333,6 @@ func ActorFrom(ctx context.Context) (authz.Actor, bool) {
 // admit authenticates a request, counts it against its keypair's rate and refuses changes while frozen.
 func (a *API) admit(c *call, who access) error {
 	if who == public || who == probed {
-		c.r = c.r.WithContext(audit.WithRequest(c.r.Context(), c.w.requestID))
 		remaining, ok := a.strangers.Take(c.r.Context(), clientaddr.Network(a.client(c.r)).String(), a.anonymousRate)
 		c.w.rate(a.anonymousRate, remaining)
 		if !ok && who == public {
@@ -343,6 +344,7 @@ func (a *API) admit(c *call, who access) error {
 	}
 	actor, s, err := a.authenticate(c)
 	if err != nil {
+		a.recordRefusal(c, audit.Refusal{Action: "request.authenticate", Account: c.claimed, Means: c.means}, err)
 		return err
 	}
 	c.actor = actor
@@ -384,8 +386,8 @@ var errNotAuthenticated = fault.New(fault.Unauthenticated,
 	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
 	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
 
-// authenticate verifies the signature of a request, or its API token or login (Signed is nil then), and the address that it comes from.
-// It refuses what this manager knows to have come before, which therefore does not count against the rate of the keypair.
+// authenticate verifies the signature of a request, or its API token or login (Signed is nil then), and the address that it comes from. It
+// refuses what this manager knows to have come before, which therefore does not count against the rate of the keypair.
 func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	var none authz.Actor
 	r := c.r
@@ -395,7 +397,9 @@ func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
 	}
 	if text, is := bearerOf(header); is {
+		c.means = "api-token"
 		actor, err := a.authenticateToken(r, text)
+		c.claimed = string(actor.AccessKey) // of one that is good, but not from here
 		return actor, nil, err
 	}
 	if text, is := loginOf(header); is {
@@ -407,6 +411,7 @@ func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	if err != nil {
 		return none, nil, err
 	}
+	c.means, c.claimed = "signature", string(s.AccessKey())
 	actor, secret, err := a.tenancy.Authenticate(r.Context(), s.AccessKey())
 	if err != nil && !fault.Is(err, fault.Unauthenticated) {
 		return none, nil, err

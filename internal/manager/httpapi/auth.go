@@ -48,7 +48,7 @@ func (a *API) updatePassword(c *call) error {
 		}})
 	}
 	// Whoever has a keypair of somebody may try passwords here as at a login, and each takes the same work.
-	return a.guess(c, c.actor.Email, c.actor.Domain, func(ctx context.Context) error {
+	return a.guess(c, "user.change-password", c.actor.Email, func(ctx context.Context) error {
 		if err := a.tenancy.UpdatePassword(ctx, c.actor, seal.Secret(old), seal.Secret(fresh)); err != nil {
 			return err
 		}

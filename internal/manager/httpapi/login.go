@@ -2,12 +2,15 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/audit"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/credentials"
 	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
@@ -17,18 +20,16 @@ import (
 
 func (a *API) loginRoutes() {
 	a.handle(probed, a.authorize, "POST /auth/authorize")
-	a.handle(probed, a.logout, "POST /auth/logout")
 	a.handle(public, a.replacePassword, "POST /auth/update-password-no-auth")
 	a.handle(signedOnly, a.signOut, "POST /auth/signout")
-	a.handle(signedOnly, a.listLogins, "GET /auth/logins")
-	a.handle(signedOnly, a.endLogin, "DELETE /auth/logins/{id}")
-	a.handle(probed, a.resumeLogin, "POST /auth/logins/resume")
-	a.handle(probed, a.extendLogin, "POST /auth/logins/extend")
-	a.handle(probed, a.siblingLogin, "POST /auth/logins/sibling")
 }
 
-// guess runs something that a password decides about. Attempts are bounded by account and address together, whatever their outcome.
-func (a *API) guess(c *call, account, domain string, try func(context.Context) error) error {
+// guess runs something that a password decides about. Attempts are bounded by account and address together, whatever their outcome, and
+// the refused ones are recorded.
+func (a *API) guess(c *call, action, account string, try func(context.Context) error) (err error) {
+	defer func() {
+		a.recordRefusal(c, audit.Refusal{Action: action, Account: account, Means: tenancy.ByPassword}, err)
+	}()
 	outcome := throttle.Undecided
 	done, err := a.logins.Begin(c.ctx(), account, a.client(c.r), a.now())
 	if err != nil {
@@ -39,11 +40,33 @@ func (a *API) guess(c *call, account, domain string, try func(context.Context) e
 	switch {
 	case tenancy.WrongGuess(err):
 		outcome = throttle.Wrong
-		a.tenancy.NoteRefusal(c.ctx(), tenancy.Refusal{Account: account, Domain: domain, Means: "password", From: a.client(c.r)}, err)
 	case err == nil:
 		outcome = throttle.Good
 	}
 	return err
+}
+
+// recordRefusal notes that a proof of who somebody is was not taken. Nothing of it is in the way of the answer.
+func (a *API) recordRefusal(c *call, r audit.Refusal, err error) {
+	switch {
+	case err == nil || r.Means == "": // nothing was proven, or tried
+		return
+	case errors.Is(err, authz.ErrElsewhere):
+		r.Reason = "address-not-allowed"
+	case tenancy.WrongGuess(err):
+		if r.Reason = fault.ReasonOf(err); r.Reason == "" {
+			r.Reason = reasonAuthFailed
+		}
+	case slices.Contains([]string{throttle.Reason, tenancy.ReasonPasswordExpired}, fault.ReasonOf(err)):
+		r.Reason = fault.ReasonOf(err)
+	default:
+		return
+	}
+	if errors.Is(err, tenancy.ErrSecondFactor) {
+		r.Means = "second-factor"
+	}
+	r.From = a.client(c.r)
+	a.audit.Refused(audit.WithRequest(c.ctx(), c.w.requestID), r, a.now())
 }
 
 // The members of a login's body that are not answers to second factors.
@@ -78,7 +101,7 @@ func (a *API) authorize(c *call) error {
 	if kind != "keypair" {
 		return fault.Invalidf("login of type %.40q is not supported", kind).WithNext(`use type "keypair"`)
 	}
-	return a.guess(c, at.Email, at.Domain, func(ctx context.Context) error {
+	return a.guess(c, "login.open", at.Email, func(ctx context.Context) error {
 		l, err := a.tenancy.Login(ctx, at)
 		if err != nil {
 			return err
@@ -98,67 +121,6 @@ func answersOf(p *params.Set) map[string]string {
 	return out
 }
 
-// loginToken takes the token of a login out of a body.
-func (c *call) loginToken() (string, error) {
-	p, err := c.params()
-	if err != nil {
-		return "", err
-	}
-	token := p.Need("session_token")
-	return token, p.Err()
-}
-
-func (a *API) logout(c *call) error {
-	token, err := c.loginToken()
-	if err != nil {
-		return err
-	}
-	if err := a.tenancy.Logout(c.ctx(), token); err != nil {
-		return err
-	}
-	return c.ok(api.Empty{})
-}
-
-func (a *API) resumeLogin(c *call) error {
-	token, err := c.loginToken()
-	if err != nil {
-		return err
-	}
-	l, err := a.tenancy.ResumeLogin(c.ctx(), token)
-	if err != nil {
-		return err
-	}
-	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
-}
-
-func (a *API) extendLogin(c *call) error {
-	token, err := c.loginToken()
-	if err != nil {
-		return err
-	}
-	l, err := a.tenancy.ExtendLogin(c.ctx(), token)
-	if err != nil {
-		return err
-	}
-	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
-}
-
-func (a *API) siblingLogin(c *call) error {
-	p, err := c.params()
-	if err != nil {
-		return err
-	}
-	token, agent := p.Need("session_token"), p.Need("agent")
-	if err := p.Err(); err != nil {
-		return err
-	}
-	l, err := a.tenancy.SiblingLogin(c.ctx(), token, a.client(c.r), agent)
-	if err != nil {
-		return err
-	}
-	return c.ok(api.LoginReply{Data: credentials.LoginView(l)})
-}
-
 func (a *API) replacePassword(c *call) error {
 	p, err := c.params()
 	if err != nil {
@@ -168,7 +130,7 @@ func (a *API) replacePassword(c *call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	return a.guess(c, at.Email, at.Domain, func(ctx context.Context) error {
+	return a.guess(c, "user.change-password", at.Email, func(ctx context.Context) error {
 		changed, err := a.tenancy.ReplacePassword(ctx, at, seal.Secret(fresh))
 		if err != nil {
 			return err
@@ -186,31 +148,10 @@ func (a *API) signOut(c *call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	return a.guess(c, c.actor.Email, c.actor.Domain, func(ctx context.Context) error {
+	return a.guess(c, "user.sign-out", c.actor.Email, func(ctx context.Context) error {
 		if err := a.tenancy.SignOut(ctx, c.actor, user, seal.Secret(password)); err != nil {
 			return err
 		}
 		return c.ok(api.Empty{})
 	})
-}
-
-func (a *API) listLogins(c *call) error {
-	list, err := a.tenancy.ListLogins(c.ctx(), c.actor)
-	if err != nil {
-		return err
-	}
-	out := api.LoginList{Items: []api.LoginSession{}}
-	for _, l := range list {
-		out.Items = append(out.Items, api.LoginSession{ID: l.ID, AccessKey: string(l.AccessKey), Created: l.Created, Seen: l.Seen,
-			Expires: l.Expires, Address: l.Address, Agent: l.Agent})
-	}
-	return c.ok(out)
-}
-
-func (a *API) endLogin(c *call) error {
-	n, err := a.tenancy.EndLogin(c.ctx(), c.actor, c.r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return c.ok(api.LoginsEnded{Ended: n})
 }

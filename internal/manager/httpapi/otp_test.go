@@ -62,6 +62,9 @@ func TestLoginsAskForOneTimePasswords(t *testing.T) {
 	require.Equal(t, 400, s.call("POST", "/totp", "").status, "an active second factor is not replaced")
 	require.Equal(t, 200, s.call("DELETE", "/totp", "").status)
 	login(password, "").problem(t, http.StatusUnauthorized, "require-totp-registration")
+	// The log tells a wrong code, whose sender knows the password, from a wrong password.
+	require.ElementsMatch(t, []string{"login.open|" + tenancy.AdminEmail + "|denied|auth-failed|second-factor|||2",
+		"login.open|" + tenancy.AdminEmail + "|denied|auth-failed|password|||1"}, s.logged(`action = 'login.open' AND result = 'denied'`))
 	require.NotContains(t, s.log.String(), e.Key)
 	require.NotContains(t, s.log.String(), password)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/administration"
 	"berth.dev/berth/internal/manager/httpapi/credentials"
@@ -25,8 +26,13 @@ func (a *API) partRoutes() {
 		Provision: a.provision, NodeID: a.info.NodeID, Now: a.now}
 	s := &scim.Handlers{Provision: a.provision}
 	for _, r := range slices.Concat(c.Routes(), h.Routes(), s.Routes()) {
-		who := map[route.Access]access{route.Public: public, route.Signed: signedOnly, route.Unfrozen: unfrozen}[r.Who]
-		a.handle(who, func(c *call) error { return r.Handle(asked{c, a}) }, r.Pattern)
+		who := map[route.Access]access{route.Public: public, route.Probed: probed, route.Signed: signedOnly, route.Unfrozen: unfrozen}[r.Who]
+		a.handle(who, func(c *call) (err error) {
+			if r.Means != "" {
+				defer func() { a.recordRefusal(c, audit.Refusal{Action: r.Action, Means: r.Means}, err) }()
+			}
+			return r.Handle(asked{c, a})
+		}, r.Pattern)
 	}
 }
 

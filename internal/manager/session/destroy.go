@@ -34,6 +34,7 @@ type Destroyed struct {
 func (s *Service) Destroy(ctx context.Context, a authz.Actor, ref string, o DestroyOptions) (_ []Destroyed, err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "session.destroy", ref)
 	defer end(&err)
+	audit.ActingFor(ctx, string(o.Owner))
 	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
 	target, err := s.Changeable(ctx, a, ref, o.Owner)
 	if o.Forced && fault.Is(err, fault.NotFound) {

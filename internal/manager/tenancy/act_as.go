@@ -45,6 +45,6 @@ func (s *Service) ActAs(ctx context.Context, a authz.Actor, user string) (authz.
 		return none, err
 	}
 	// It is the superadmin whose requests come from somewhere and are counted.
-	other.ClientIP, other.AllowedClientIP, other.RateLimit, other.By = a.ClientIP, a.AllowedClientIP, a.RateLimit, &a
+	other.ClientIP, other.AllowedClientIP, other.RateLimit, other.By, other.ByLogin = a.ClientIP, a.AllowedClientIP, a.RateLimit, &a, a.ByLogin
 	return other, nil
 }

@@ -129,6 +129,7 @@ func (s *Service) GetDotfile(ctx context.Context, a authz.Actor, scope DotfileSc
 func (s *Service) CreateDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, f cluster.Dotfile) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.create", f.Path)
 	defer end(&err)
+	audit.ActingFor(ctx, string(scope.Owner))
 	if err := authz.Changing(a, authz.AreaTenancy); err != nil {
 		return err
 	}
@@ -144,6 +145,7 @@ func (s *Service) CreateDotfile(ctx context.Context, a authz.Actor, scope Dotfil
 func (s *Service) UpdateDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, f cluster.Dotfile) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.update", f.Path)
 	defer end(&err)
+	audit.ActingFor(ctx, string(scope.Owner))
 	if err := authz.Changing(a, authz.AreaTenancy); err != nil {
 		return err
 	}
@@ -161,6 +163,7 @@ func (s *Service) UpdateDotfile(ctx context.Context, a authz.Actor, scope Dotfil
 func (s *Service) DeleteDotfile(ctx context.Context, a authz.Actor, scope DotfileScope, path string) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "dotfile.delete", path)
 	defer end(&err)
+	audit.ActingFor(ctx, string(scope.Owner))
 	if err := authz.Changing(a, authz.AreaTenancy); err != nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func (s *Service) keypairViews(ctx context.Context, a authz.Actor, keys []string
 		if r.SshPublicKey != nil {
 			v.SSHPublicKey = *r.SshPublicKey
 		}
-		if authz.Keypairs.May(a, authz.Reveal, o) && !a.ByLogin {
+		if authz.Keypairs.May(a, authz.Reveal, o) && !a.ByLogin && a.By == nil {
 			if v.SecretKey, err = s.d.Seal.Open(r.SecretSealed, keypairPurpose(r.AccessKey)); err != nil {
 				return nil, fmt.Errorf("open secret key of %s: %w", r.AccessKey, err)
 			}

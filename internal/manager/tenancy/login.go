@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,17 @@ type LoginAttempt struct {
 	// From and Agent are the address and the program of the sender.
 	From  netip.Addr
 	Agent string
+	// Means is how the sender proves who they are; "" is ByPassword.
+	Means string
 }
+
+// The means of logins, as the audit log has them.
+const (
+	ByPassword = "password"
+	ByOpenID   = "openid"
+	ByPasskey  = "passkey"
+	ByLogin    = "login"
+)
 
 // Login is an open login: its token, when it ends, and the keypair that it stands for. The secret of the keypair is there only when the
 // login was opened by proof of who the user is.
@@ -105,6 +116,7 @@ func (s *Service) Login(ctx context.Context, at LoginAttempt) (Login, error) {
 func (s *Service) open(ctx context.Context, k LoginKeypair, actor authz.Actor, at LoginAttempt, proven bool) (_ Login, err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, actor, "login.open", actor.Email)
 	defer end(&err)
+	audit.ByMeans(ctx, cmp.Or(at.Means, ByPassword))
 	if !proven {
 		if err := s.CheckSecondFactors(ctx, actor, at.Answers); err != nil {
 			return Login{}, err
@@ -205,6 +217,7 @@ func (s *Service) SiblingLogin(ctx context.Context, token string, from netip.Add
 	}
 	ctx, end := audit.Begin(ctx, s.d.Store, actor, "login.open", actor.Email)
 	defer end(&err)
+	audit.ByMeans(ctx, ByLogin)
 	if err := authz.From(actor, from); err != nil {
 		return Login{}, err
 	}

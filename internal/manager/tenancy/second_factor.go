@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"errors"
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -26,9 +27,13 @@ func OTPNeeded() error {
 	return fault.New(fault.Unauthenticated, "OTP not provided").WithReason(ReasonOTPNeeded)
 }
 
+// ErrSecondFactor is the cause of refusals of second factors: whoever sent them knows the password. Its text is empty, so that it changes
+// no answer.
+var ErrSecondFactor = errors.New("")
+
 // OTPWrong refuses a one-time password.
 func OTPWrong() error {
-	return fault.New(fault.Unauthenticated, "Invalid TOTP code provided").WithReason("auth-failed")
+	return fault.New(fault.Unauthenticated, "Invalid TOTP code provided").WithReason("auth-failed").WithCause(ErrSecondFactor)
 }
 
 // OTPRegistrationNeeded asks a user to enrol before the login; token lets the holder do so.

@@ -62,7 +62,6 @@ type Service struct {
 	actors *recent.Cache[cluster.AccessKey, knownActor]
 	// strangers are access keys that nobody owns or that are not active.
 	strangers *recent.Cache[cluster.AccessKey, struct{}]
-	refused   refusals
 }
 
 // New makes the use cases.

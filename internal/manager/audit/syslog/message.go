@@ -30,8 +30,11 @@ type line struct {
 	Domain         string   `json:"domain_name"`
 	AccessKey      string   `json:"access_key"`
 	ActingFor      string   `json:"acting_for,omitempty"`
+	Token          string   `json:"token,omitempty"`
 	Address        string   `json:"address"`
 	RequestID      string   `json:"request_id"`
+	Means          string   `json:"means,omitempty"`
+	Attempts       int64    `json:"attempts,omitempty"`
 	Changes        []change `json:"changes"`
 	ChangeCount    int      `json:"change_count"`
 	ChangesLeftOut bool     `json:"changes_left_out,omitempty"`
@@ -48,7 +51,10 @@ type change struct {
 func message(e *audit.Entry, facility, limit int, host string) ([]byte, error) {
 	l := line{ID: e.ID, At: e.At.UTC().Format(time.RFC3339Nano), Action: e.Action, Object: e.Object, Result: e.Result, Reason: e.Reason,
 		UserID: e.UserID, Email: e.Email, Role: e.Role, Domain: e.Domain, AccessKey: e.AccessKey, ActingFor: e.ActingFor, Address: e.Address,
-		RequestID: e.RequestID, Changes: []change{}, ChangeCount: e.ChangeCount}
+		RequestID: e.RequestID, Token: e.Token, Means: e.Means, Changes: []change{}, ChangeCount: e.ChangeCount}
+	if e.Attempts > 1 {
+		l.Attempts = e.Attempts
+	}
 	for _, c := range e.Changes {
 		l.Changes = append(l.Changes, change{Table: c.Table, Key: c.Key, Before: c.Before, After: c.After})
 	}
@@ -59,7 +65,8 @@ func message(e *audit.Entry, facility, limit int, host string) ([]byte, error) {
 	// 32473 is the enterprise number for examples: this project has none of its own.
 	data := "[audit@32473"
 	for _, p := range [][2]string{{"id", strconv.FormatInt(e.ID, 10)}, {"action", e.Action}, {"object", e.Object}, {"result", e.Result},
-		{"user", e.Email}, {"domain", e.Domain}, {"actingFor", e.ActingFor}, {"address", e.Address}, {"request", e.RequestID}} {
+		{"user", e.Email}, {"domain", e.Domain}, {"actingFor", e.ActingFor}, {"token", e.Token}, {"means", e.Means}, {"address", e.Address},
+		{"request", e.RequestID}} {
 		if p[1] != "" {
 			data += " " + p[0] + `="` + escape.Replace(p[1]) + `"`
 		}

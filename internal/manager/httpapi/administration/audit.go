@@ -28,7 +28,11 @@ func (h *Handlers) auditLog(c route.Call) error {
 	for _, e := range page.Items {
 		v := admin.AuditEntry{ID: e.ID, At: api.TimeText(e.At), Action: e.Action, Object: e.Object, Result: e.Result, Reason: e.Reason,
 			UserID: e.UserID, Email: e.Email, Role: e.Role, Domain: e.Domain, AccessKey: e.AccessKey, ActingFor: e.ActingFor,
-			Address: e.Address, RequestID: e.RequestID, Changes: []admin.AuditChange{}, ChangeCount: e.ChangeCount}
+			Token: e.Token, Address: e.Address, RequestID: e.RequestID, Means: e.Means, Changes: []admin.AuditChange{},
+			ChangeCount: e.ChangeCount}
+		if e.Attempts > 1 {
+			v.Attempts = e.Attempts
+		}
 		for _, ch := range e.Changes {
 			v.Changes = append(v.Changes, admin.AuditChange{Table: ch.Table, Key: ch.Key, Before: ch.Before, After: ch.After})
 		}

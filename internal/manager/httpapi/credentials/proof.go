@@ -22,8 +22,8 @@ func LoginView(l tenancy.Login) api.Login {
 }
 
 // attempt is who asks, for a login that no password opens.
-func attempt(c route.Call, force bool) tenancy.LoginAttempt {
-	return tenancy.LoginAttempt{From: c.Client(), Agent: c.Agent(), Force: force}
+func attempt(c route.Call, means string, force bool) tenancy.LoginAttempt {
+	return tenancy.LoginAttempt{From: c.Client(), Agent: c.Agent(), Force: force, Means: means}
 }
 
 func (h *Handlers) listProviders(c route.Call) error {
@@ -60,9 +60,8 @@ func (h *Handlers) finishOIDC(c route.Call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	l, err := h.Proofs.OpenID.Finish(c.Context(), a, attempt(c, false))
+	l, err := h.Proofs.OpenID.Finish(c.Context(), a, attempt(c, tenancy.ByOpenID, false))
 	if err != nil {
-		h.refused(c, "identity provider "+a.Provider, err)
 		return err
 	}
 	return route.OK(c, credential.OIDCDone{LoginReply: api.LoginReply{Data: LoginView(l.Login)}, Next: l.Next})
@@ -77,14 +76,8 @@ func (h *Handlers) tokenLogin(c route.Call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	l, err := h.Proofs.OpenID.LoginByToken(c.Context(), token, attempt(c, force))
-	h.refused(c, "token of an identity provider", err)
+	l, err := h.Proofs.OpenID.LoginByToken(c.Context(), token, attempt(c, tenancy.ByOpenID, force))
 	return loginReply(c, l, err)
-}
-
-// refused records a login that no password opens and that was refused.
-func (h *Handlers) refused(c route.Call, means string, err error) {
-	h.Tenancy.NoteRefusal(c.Context(), tenancy.Refusal{Means: means, From: c.Client()}, err)
 }
 
 func loginReply(c route.Call, l tenancy.Login, err error) error {
@@ -128,8 +121,7 @@ func (h *Handlers) finishPasskeyLogin(c route.Call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	l, err := h.Proofs.Passkeys.Login(c.Context(), flow, answer, attempt(c, force))
-	h.refused(c, "passkey", err)
+	l, err := h.Proofs.Passkeys.Login(c.Context(), flow, answer, attempt(c, tenancy.ByPasskey, force))
 	return loginReply(c, l, err)
 }
 

@@ -38,9 +38,11 @@ type Call interface {
 // Access says who may call a route.
 type Access int
 
-// The kinds of access: everybody, who is authenticated, and the same but not while the cluster is frozen.
+// The kinds of access: everybody, everybody without a rate of their address, who is authenticated, and the same but not while the cluster
+// is frozen.
 const (
 	Public Access = iota
+	Probed
 	Signed
 	Unfrozen
 )
@@ -50,10 +52,20 @@ type Route struct {
 	Who     Access
 	Pattern string
 	Handle  func(Call) error
+	// Action and Means say what is asked for on a route where strangers prove who they are, and how; what is refused there is recorded.
+	Action, Means string
+}
+
+// Proving is a route on which strangers prove by some means who they are, for an action.
+func (r Route) Proving(action, means string) Route {
+	r.Action, r.Means = action, means
+	return r
 }
 
 // To is a route with this access.
-func (w Access) To(pattern string, handle func(Call) error) Route { return Route{w, pattern, handle} }
+func (w Access) To(pattern string, handle func(Call) error) Route {
+	return Route{Who: w, Pattern: pattern, Handle: handle}
+}
 
 // OK replies 200 with a JSON document.
 func OK(c Call, reply any) error { return c.Answer(http.StatusOK, reply) }

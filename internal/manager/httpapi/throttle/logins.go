@@ -3,10 +3,12 @@ package throttle
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/text/unicode/norm"
 
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
@@ -75,9 +77,16 @@ func (l *Logins) count(key loginPair, now time.Time) wrongs {
 	return w
 }
 
+// folded is an account's name as directories compare names: neither case nor width nor spacing tells two apart. Else each way to write a
+// name had guesses of its own.
+func folded(account string) string {
+	text := norm.NFKC.String(fault.Clip(account, 200))
+	return strings.Join(strings.Fields(strings.ToLower(text)), " ")
+}
+
 // Begin admits a login, after a while when there were many wrong passwords. The caller tells done how it ended.
 func (l *Logins) Begin(ctx context.Context, account string, from netip.Addr, now time.Time) (done func(outcome Outcome), err error) {
-	it := loginPair{fault.Clip(account, 200), clientaddr.Network(from)}
+	it := loginPair{folded(account), clientaddr.Network(from)}
 	wait, place, err := l.admit(it, now)
 	if err != nil {
 		return nil, err

@@ -109,6 +109,22 @@ func TestWrongPasswordsLockNobodyElseOut(t *testing.T) {
 	})
 }
 
+// Directories find an account by its name in any case, width and spacing: each of these is a guess at the same password.
+func TestOneAccountHasOneCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLogins()
+		names := []string{"bob@x.org", "BOB@x.org", "Bob@X.org", " bob@x.org", "bob@x.org  ", "\uff42ob@x.org", "bob@x.ORG\t"}
+		for i := range maxWrong {
+			_, err := attempt(t, l, names[i%len(names)], here, Wrong)
+			require.NoError(t, err)
+		}
+		for _, name := range append(names, "bOb@x.org") {
+			_, err := attempt(t, l, name, here, Good)
+			require.True(t, fault.Is(err, fault.Exhausted), name)
+		}
+	})
+}
+
 func TestAnAccountUnderAttackStaysOpenWhereItIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLogins()

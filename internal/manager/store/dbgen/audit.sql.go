@@ -98,7 +98,7 @@ func (q *Queries) AuditChanges(ctx context.Context, entries []string, most int64
 }
 
 const auditEntries = `-- name: AuditEntries :many
-SELECT id, entry, at, action, object, result, reason, user_id, email, role, domain_name, access_key, acting_for, address, request_id, tx FROM audit_log WHERE id = ANY($1::bigint[])
+SELECT id, entry, at, action, object, result, reason, user_id, email, role, domain_name, access_key, acting_for, address, request_id, tx, token, means, attempts FROM audit_log WHERE id = ANY($1::bigint[])
 `
 
 func (q *Queries) AuditEntries(ctx context.Context, ids []int64) ([]AuditLog, error) {
@@ -127,6 +127,9 @@ func (q *Queries) AuditEntries(ctx context.Context, ids []int64) ([]AuditLog, er
 			&i.Address,
 			&i.RequestID,
 			&i.Tx,
+			&i.Token,
+			&i.Means,
+			&i.Attempts,
 		); err != nil {
 			return nil, err
 		}
@@ -224,9 +227,10 @@ func (q *Queries) ForgetAudit(ctx context.Context, age time.Duration, most int32
 }
 
 const record = `-- name: Record :exec
-INSERT INTO audit_log (entry, action, object, result, reason, user_id, email, role, domain_name, access_key, acting_for, address, request_id)
+INSERT INTO audit_log (entry, action, object, result, reason, user_id, email, role, domain_name, access_key, acting_for, address, request_id,
+    token, means)
 SELECT gen_random_uuid(), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
-    $12
+    $12, $13::text, $14
 FROM (SELECT set_config('synchronous_commit', 'off', true)) AS unhurried
 `
 
@@ -243,6 +247,8 @@ type RecordParams struct {
 	ActingFor  string
 	Address    string
 	RequestID  string
+	Token      string
+	Means      string
 }
 
 // Writes what was denied, or changed no row of audited tables in a transaction of its own. Nobody waits until it is on the disk.
@@ -260,6 +266,8 @@ func (q *Queries) Record(ctx context.Context, arg RecordParams) error {
 		arg.ActingFor,
 		arg.Address,
 		arg.RequestID,
+		arg.Token,
+		arg.Means,
 	)
 	return err
 }
@@ -267,33 +275,52 @@ func (q *Queries) Record(ctx context.Context, arg RecordParams) error {
 const recordChange = `-- name: RecordChange :one
 
 WITH noted AS (
-    INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, acting_for, address, request_id)
-    SELECT current_setting('berth.audit')::uuid, $3, $4, 'done', $5, $6, $2, $7, $1, $8,
-        $9, $10
+    INSERT INTO audit_log (entry, action, object, result, user_id, email, role, domain_name, access_key, acting_for, address, request_id,
+        token, means)
+    SELECT current_setting('berth.audit')::uuid, $8, $9, 'done', $6, $10, $3, $2, $1, $11,
+        $12, $13, $4::text, $14
     WHERE pg_current_xact_id_if_assigned() IS NOT NULL
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM noted)::bigint AS written, EXISTS (
+SELECT (SELECT count(*) FROM noted)::bigint AS written, (EXISTS (
     SELECT 1 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
     WHERE k.access_key = $1 AND (
-        NOT k.is_active AND k.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
+        (NOT k.is_active OR k.expires_at <= clock_timestamp()) AND k.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
         OR NOT d.is_active AND d.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid
-        OR (u.status <> 'active' OR $2::text IN ('admin', 'superadmin') AND u.role NOT IN ($2::text, 'superadmin'))
+        OR (u.status <> 'active' OR u.domain_name <> $2
+            OR $3::text IN ('admin', 'superadmin') AND u.role NOT IN ($3::text, 'superadmin'))
             AND u.xmin IS DISTINCT FROM pg_current_xact_id_if_assigned()::xid)
-)::boolean AS withdrawn
+) OR $1 <> '' AND NOT EXISTS (SELECT 1 FROM keypairs k WHERE k.access_key = $1) AND NOT EXISTS (
+    SELECT 1 FROM audit_changes c
+    WHERE c.entry = current_setting('berth.audit')::uuid AND c.table_name = 'keypairs' AND c.key = $1
+) OR $4::text <> '' AND NOT EXISTS (
+    SELECT 1 FROM api_tokens t WHERE t.id = nullif($4::text, '')::uuid AND t.expires_at > clock_timestamp()
+) OR $3::text <> 'superadmin' AND (
+    EXISTS (SELECT p.id FROM unnest($5::uuid[]) p (id)
+        EXCEPT SELECT m.project_id FROM project_members m WHERE m.user_id = nullif($6::text, '')::uuid)
+    OR EXISTS (SELECT p.id FROM unnest($7::uuid[]) p (id) EXCEPT SELECT projects_led(nullif($6::text, '')::uuid))
+) AND NOT EXISTS (
+    SELECT 1 FROM audit_changes c
+    WHERE c.entry = current_setting('berth.audit')::uuid
+        AND (c.table_name = 'projects' OR c.table_name = 'project_members' AND c.key LIKE '%/' || $6::text)
+))::boolean AS withdrawn
 `
 
 type RecordChangeParams struct {
 	AccessKey  string
+	DomainName string
 	Role       string
+	Token      string
+	Projects   []string
+	UserID     string
+	Leads      []string
 	Action     string
 	Object     string
-	UserID     string
 	Email      string
-	DomainName string
 	ActingFor  string
 	Address    string
 	RequestID  string
+	Means      string
 }
 
 type RecordChangeRow struct {
@@ -302,22 +329,68 @@ type RecordChangeRow struct {
 }
 
 // Writes what a use case did, in its transaction, if that has changed anything. Package audit is the writer of audit_log; the rows of
-// audit_changes are written by triggers (migration 0035). It also tells whether somebody has taken the role, the account or the keypair
-// of who acts away since the request began. What the transaction itself has done to them does not count.
+// audit_changes are written by triggers (migration 0035). It also tells whether somebody has taken away, since the request began, what who
+// acts had then: the account, the role, the domain, the keypair, the API token, or a project of theirs. What the transaction itself has
+// done to them does not count.
 func (q *Queries) RecordChange(ctx context.Context, arg RecordChangeParams) (RecordChangeRow, error) {
 	row := q.db.QueryRow(ctx, recordChange,
 		arg.AccessKey,
+		arg.DomainName,
 		arg.Role,
+		arg.Token,
+		arg.Projects,
+		arg.UserID,
+		arg.Leads,
 		arg.Action,
 		arg.Object,
-		arg.UserID,
 		arg.Email,
-		arg.DomainName,
 		arg.ActingFor,
 		arg.Address,
 		arg.RequestID,
+		arg.Means,
 	)
 	var i RecordChangeRow
 	err := row.Scan(&i.Written, &i.Withdrawn)
 	return i, err
+}
+
+const recordRefusals = `-- name: RecordRefusals :exec
+INSERT INTO audit_log (at, entry, action, object, result, reason, user_id, email, role, domain_name, access_key, address, request_id, means,
+    attempts)
+SELECT min(r.at), gen_random_uuid(), r.action, coalesce(k.access_key, u.email, ''), 'denied', r.reason, '', '', coalesce(u.role::text, ''),
+    coalesce(u.domain_name, ''), '', r.address, max(r.request_id), r.means, sum(r.attempts)::bigint
+FROM (SELECT unnest($1::timestamptz[]) AS at, unnest($2::text[]) AS action, unnest($3::text[]) AS account,
+        unnest($4::text[]) AS reason, unnest($5::text[]) AS address, unnest($6::text[]) AS request_id,
+        unnest($7::text[]) AS means, unnest($8::bigint[]) AS attempts) AS r
+    LEFT JOIN keypairs k ON k.access_key = r.account
+    LEFT JOIN users u ON u.id = coalesce(k.user_id, (SELECT x.id FROM users x WHERE x.email = r.account))
+GROUP BY r.action, coalesce(k.access_key, u.email, ''), u.role, u.domain_name, r.reason, r.address, r.means
+ORDER BY min(r.at)
+`
+
+type RecordRefusalsParams struct {
+	Ats       []time.Time
+	Actions   []string
+	Accounts  []string
+	Reasons   []string
+	Addresses []string
+	Requests  []string
+	Means     []string
+	Attempts  []int64
+}
+
+// Writes proofs of who somebody is that were refused, by the place in the lists. An account is an e-mail address, or an access key. Those
+// that there are not stand under no name: what people type there may be a password.
+func (q *Queries) RecordRefusals(ctx context.Context, arg RecordRefusalsParams) error {
+	_, err := q.db.Exec(ctx, recordRefusals,
+		arg.Ats,
+		arg.Actions,
+		arg.Accounts,
+		arg.Reasons,
+		arg.Addresses,
+		arg.Requests,
+		arg.Means,
+		arg.Attempts,
+	)
+	return err
 }

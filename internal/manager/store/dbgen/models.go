@@ -167,6 +167,9 @@ type AuditLog struct {
 	Address    string
 	RequestID  string
 	Tx         pgtype.Uint64
+	Token      string
+	Means      string
+	Attempts   int64
 }
 
 type BackgroundTask struct {

@@ -284,7 +284,7 @@ func (s *Service) use(ctx context.Context, row dbgen.OTPOfRow, given string, rec
 	now := s.d.Clock()
 	if row.Failures >= maxFailures && row.FailedAt != nil && now.Sub(*row.FailedAt) < failurePause {
 		return fault.Exhaustedf("%s got %d wrong codes in a row", row.Email, row.Failures).WithReason("rate-limit-exceeded").
-			WithNext("wait %s, or ask an administrator to remove the second factor", failurePause)
+			WithCause(tenancy.ErrSecondFactor).WithNext("wait %s, or ask an administrator to remove the second factor", failurePause)
 	}
 	secret, err := s.d.Seal.Open(row.SecretSealed, purpose(row.ID))
 	if err != nil {
