@@ -228,6 +228,7 @@ const crumbWords: Record<string, Word> = {
   new: 'session.new',
   data: 'nav.data',
   images: 'nav.images',
+  templates: 'nav.templates',
   profile: 'nav.profile',
   cluster: 'nav.cluster',
   users: 'nav.users',
