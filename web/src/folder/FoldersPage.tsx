@@ -20,6 +20,7 @@ import {
   trashFolder,
   type Folder,
 } from './queries'
+import { Spaces } from './Space'
 
 const route = getRouteApi('/data')
 
@@ -124,6 +125,7 @@ export function FoldersPage() {
           )}
         </Tabs.List>
       </Tabs>
+      {tab === 'folders' && q.data && <Spaces of={q.data} />}
       {tab === 'invitations' ? (
         <Invitations />
       ) : (

@@ -51,5 +51,6 @@ export async function followTask(id: string, onNews: (n: TaskNews) => void = () 
     }
   })
   if (failed) throw new Problem(500, 'task-failed', failed, failed, '', '')
-  if (!over) throw new Problem(0, 'unreachable', 'The task is no longer heard of.', 'The task is no longer heard of.', 'Look at the page again.', '')
+  if (!over)
+    throw new Problem(0, 'unreachable', 'The task is no longer heard of.', 'The task is no longer heard of.', 'Look at the page again.', '')
 }

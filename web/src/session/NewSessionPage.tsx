@@ -4,6 +4,7 @@ import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useEffect, useMemo, useRef, useState } from 'react'
 import { amount, bytes, isMemory, order, slotAmount, slotLine, slotName } from '@/design/amounts'
+import { CopyAsMenu } from '@/design/CopyAs'
 import { Icon } from '@/design/icons'
 import { Cli, ErrorState, KeyHint, Meter, PageHead, Skeleton, useTitle } from '@/design/parts'
 import { clock } from '@/design/time'
@@ -15,6 +16,8 @@ import { useProject } from '@/tenancy/me'
 import { t, type Word } from '@/words'
 import { blank, bodyOf, cliOf, faultsOf, nameFor, slotsOf, type Draft } from './draft'
 import { createSession, dryRun, sessionInfoQuery, sessionQuery } from './queries'
+import { SaveTemplate } from './SaveTemplate'
+import { draftOf, templatesQuery } from './templates'
 import './new.css'
 
 const route = getRouteApi('/sessions/new')
@@ -45,6 +48,7 @@ export function NewSessionPage() {
   const from = useQuery({ ...sessionQuery(search.from ?? ''), enabled: !!search.from, refetchInterval: false })
   const fromInfo = useQuery({ ...sessionInfoQuery(search.from ?? ''), enabled: !!search.from })
   const folders = useQuery(foldersQuery)
+  const template = useQuery({ ...templatesQuery, enabled: !!search.template })
   const [tried, setTried] = useState(false)
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState<unknown>(null)
@@ -78,6 +82,15 @@ export function NewSessionPage() {
       })
       return
     }
+    if (search.template) {
+      if (!template.data || !folders.data) return
+      const found = template.data.find((x) => x.id === search.template)
+      if (found) {
+        filled.current = true
+        change(draftOf(found.template, folders.data))
+        return
+      }
+    }
     filled.current = true
     const wanted = search.image ?? last().image
     const image =
@@ -90,7 +103,7 @@ export function NewSessionPage() {
       ...(image ? { image: referenceOf(image), architecture: image.architecture } : {}),
       ...(preset ? { preset: preset.name, slots: slotsOf(preset.resource_slots) } : {}),
     })
-  }, [images.data, presets.data, search, from.data, fromInfo.data])
+  }, [images.data, presets.data, search, from.data, fromInfo.data, template.data, folders.data])
   const wantedFolder = search.folder
   useEffect(() => {
     const f = folders.data?.find((x) => x.id === wantedFolder)
@@ -513,6 +526,10 @@ export function NewSessionPage() {
               <KeyHint keys="⌘/Ctrl Enter" />
             </div>
             <Cli line={cliOf(d)} />
+            <div className="row wrap">
+              <CopyAsMenu cli={cliOf(d)} api={{ method: 'POST', path: '/session', body: bodyOf(d, project) }} />
+              <SaveTemplate of={d} />
+            </div>
           </div>
         </aside>
       </div>

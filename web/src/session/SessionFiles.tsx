@@ -139,9 +139,7 @@ export function SessionFiles({ id, name, path, onPath }: { id: string; name: str
           error={q.error}
           retry={() => void q.refetch()}
           onOpen={open}
-          empty={
-            <EmptyState title={t('sfile.none')} text={t('sfile.text')} cli={`berth session upload ${name} FILE`} />
-          }
+          empty={<EmptyState title={t('sfile.none')} text={t('sfile.text')} cli={`berth session upload ${name} FILE`} />}
         />
       </div>
       <p className="small dim">{t('sfile.text')}</p>

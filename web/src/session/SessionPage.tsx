@@ -193,7 +193,11 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
                 )}
               </Tabs.Panel>
             )}
-            <Tabs.Panel value="logs">{visited.has('logs') && <Logs session={s.id} live={!over} kernels={s.kernels} start={search.kernel ?? ''} key={search.kernel ?? ''} />}</Tabs.Panel>
+            <Tabs.Panel value="logs">
+              {visited.has('logs') && (
+                <Logs session={s.id} live={!over} kernels={s.kernels} start={search.kernel ?? ''} key={search.kernel ?? ''} />
+              )}
+            </Tabs.Panel>
             <Tabs.Panel value="events">
               <Events id={s.id} status={s.status} />
             </Tabs.Panel>

@@ -81,7 +81,9 @@ export function Apps({ session, name }: { session: string; name: string }) {
 export function useOf(k: Kernel): string {
   const cpu = k.stat['cpu_util']?.current
   const mem = k.stat['mem']?.current
-  return [cpu !== undefined ? `CPU ${Math.round(Number(cpu))} %` : '', mem !== undefined ? bytes(mem) : ''].filter(Boolean).join(' · ') || '–'
+  return (
+    [cpu !== undefined ? `CPU ${Math.round(Number(cpu))} %` : '', mem !== undefined ? bytes(mem) : ''].filter(Boolean).join(' · ') || '–'
+  )
 }
 
 /** The containers of a cluster session. */

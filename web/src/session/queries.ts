@@ -325,8 +325,7 @@ export async function sessionFile(id: string, path: string): Promise<Blob | null
 /** Where the browser takes a directory or a large file of a session as a tar. */
 export const sessionTarAddress = (id: string, path: string) => `/func/session/${id}/download_single?file=${encodeURIComponent(path)}`
 
-export const sendFiles = (id: string, files: { path: string; file: File }[]) =>
-  func<null>(`/session/${id}/upload`, { raw: tarOf(files) })
+export const sendFiles = (id: string, files: { path: string; file: File }[]) => func<null>(`/session/${id}/upload`, { raw: tarOf(files) })
 
 export const commitSession = (id: string, filename: string) =>
   func<{ bgtask_id: string }>(`/session/${id}/commit`, { body: filename ? { filename } : {} })

@@ -20,10 +20,13 @@ function header(name: string, size: number, mtime: number, type: string): Uint8A
   put('        ', 148)
   put(type, 156)
   put('ustar\u000000', 257)
-  put(octal(
-    out.reduce((n, b) => n + b, 0),
-    7,
-  ) + ' ', 148)
+  put(
+    octal(
+      out.reduce((n, b) => n + b, 0),
+      7,
+    ) + ' ',
+    148,
+  )
   return out
 }
 

@@ -177,6 +177,7 @@ export function Shell() {
               [t('keys.rows'), 'j k'],
               [t('keys.select'), 'x'],
               [t('keys.openrow'), 'Enter'],
+              [t('keys.peek'), 'Space'],
               [t('keys.submit'), mac ? '⌘Enter' : 'Ctrl+Enter'],
               [t('keys.this'), '?'],
             ] as [string, string][]

@@ -41,7 +41,7 @@ const page = <P extends string, K extends string = never>(
 
 const routes = [
   page('/', () => import('@/operation/HomePage'), 'HomePage'),
-  page('/sessions', () => import('@/session/SessionsPage'), 'SessionsPage', 'status', 'type', 'owner', 'q', 'order'),
+  page('/sessions', () => import('@/session/SessionsPage'), 'SessionsPage', 'status', 'type', 'owner', 'q', 'order', 'peek'),
   page('/sessions/new', () => import('@/session/NewSessionPage'), 'NewSessionPage', 'image', 'from', 'folder', 'template'),
   page('/sessions/$id', () => import('@/session/SessionPage'), 'SessionPage', 'tab', 'from', 'path', 'kernel'),
   createRoute({
