@@ -60,7 +60,7 @@ func TestFoldersWithAProxy(t *testing.T) {
 	require.DirExists(t, filepath.Join(disk, cluster.FolderRef{Scope: f.Scope, Folder: f.ID}.Dir()))
 	_, err = two.Mkdir(ctx, admin, "data", folder.MkdirInput{Paths: []string{"a/b"}, Parents: true})
 	require.NoError(t, err)
-	ticket, err := one.RequestUpload(ctx, admin, "data", "a/b/c.txt", 5)
+	ticket, err := one.RequestUpload(ctx, admin, "data", "a/b/c.txt", 5, "")
 	require.NoError(t, err)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPatch, ticket.URL+"?token="+ticket.Token, bytes.NewReader([]byte("hello")))
 	require.NoError(t, err)

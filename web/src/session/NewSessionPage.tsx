@@ -14,7 +14,7 @@ import { appsOf, canBatch, imagesQuery, label, referenceOf, type Image } from '@
 import { groupsForQuery, presetsQuery, type Preset } from '@/resource/queries'
 import { useProject } from '@/tenancy/me'
 import { t, type Word } from '@/words'
-import { blank, bodyOf, cliOf, faultsOf, nameFor, slotsOf, type Draft } from './draft'
+import { blank, bodyOf, cliOf, draftFrom, faultsOf, nameFor, slotsOf, type Draft } from './draft'
 import { createSession, dryRun, sessionInfoQuery, sessionQuery } from './queries'
 import { SaveTemplate } from './SaveTemplate'
 import { draftOf, templatesQuery } from './templates'
@@ -60,26 +60,7 @@ export function NewSessionPage() {
     if (search.from) {
       if (!from.data || !fromInfo.data) return
       filled.current = true
-      const s = from.data
-      const env = Object.entries(JSON.parse(fromInfo.data.environ || '{}') as Record<string, string>)
-      change({
-        name: renewed(s.name),
-        image: s.image,
-        architecture: s.architecture,
-        type: s.type.toLowerCase() === 'batch' ? 'batch' : 'interactive',
-        command: s.startup_command ?? '',
-        preset: '',
-        slots: slotsOf(s.slots),
-        group: s.scaling_group,
-        clusterSize: s.cluster_size,
-        clusterMode: s.cluster_mode,
-        mounts: fromInfo.data.vfolder_mounts.map((m) => ({
-          id: m.id.replace(/-/g, ''),
-          name: m.name,
-          target: m.target === `/home/work/${m.name}` ? '' : m.target,
-        })),
-        env: env.map(([name, value]) => ({ name, value })),
-      })
+      change(draftFrom(from.data, fromInfo.data))
       return
     }
     if (search.template) {
@@ -541,11 +522,6 @@ function put(env: Draft['env'], i: number, e: Draft['env'][number]) {
   const out = [...env]
   out[i] = e
   return out.filter((x, j) => x.name || x.value || j === i)
-}
-
-function renewed(name: string): string {
-  const m = /^(.*?)-(\d+)$/.exec(name)
-  return (m ? `${m[1]}-${Number(m[2]) + 1}` : `${name}-2`).slice(0, 64)
 }
 
 function minOf(i: Image | undefined, slot: string): number {

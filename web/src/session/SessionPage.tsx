@@ -28,6 +28,7 @@ import { clock, exact, instant, span, useNow } from '@/design/time'
 import { ImageMark } from '@/image/ImageMark'
 import { t, tAny, type Word } from '@/words'
 import { CopyAs } from '@/design/CopyAs'
+import { useAgain } from './again'
 import { Commit } from './Commit'
 import { Logs } from './Logs'
 import { commitQuery, endSession, keepAlive, movesQuery, sessionInfoQuery, sessionQuery, type SessionDetail } from './queries'
@@ -94,7 +95,9 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
   if (!visited.has(tab)) setVisited(new Set(visited).add(tab))
   const browser = (apps.data ?? []).filter(forBrowser)
   const main = browser.find((a) => a.name !== 'ttyd' && a.state !== 'missing')
-  const again = () => void go({ to: '/sessions/new', search: { from: s.id } })
+  const like = () => void go({ to: '/sessions/new', search: { from: s.id } })
+  const { again: start, busy: starting } = useAgain()
+  const again = () => start(s.id)
   return (
     <div className="page">
       <PageHead
@@ -115,7 +118,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
         }>
         {running && main && <AppButton session={s.id} app={main.name} main size="compact-md" />}
         {over && (
-          <Button variant="filled" onClick={again} leftSection={<Icon name="play" size={14} />}>
+          <Button variant="filled" onClick={again} loading={!!starting} leftSection={<Icon name="play" size={14} />}>
             {t('session.again')}
           </Button>
         )}
@@ -131,7 +134,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
             </button>
           </Menu.Target>
           <Menu.Dropdown>
-            <Menu.Item onClick={again}>{t('session.copyof')}</Menu.Item>
+            <Menu.Item onClick={like}>{t('session.copyof')}</Menu.Item>
             {running && (
               <Menu.Item
                 onClick={() =>

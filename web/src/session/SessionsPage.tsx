@@ -14,7 +14,7 @@ import { Views } from '@/design/Views'
 import { isAdmin, useMe } from '@/tenancy/me'
 import { t, tAny, useLanguage, type Word } from '@/words'
 import { Peek } from './Peek'
-import { listSessions, useEnd, type Session, type SessionFilter } from './queries'
+import { filterOf, listSessions, useEnd, type Session, type SessionFilter } from './queries'
 
 const route = getRouteApi('/sessions')
 const statuses = ['live', 'waiting', 'running', 'ended', 'failed', 'all'] as const
@@ -146,7 +146,14 @@ export function SessionsPage() {
       <PageHead title={t('nav.sessions')}>
         <CopyAsMenu
           cli={`berth session list${status === 'live' ? '' : ' --all'}`}
-          api={{ method: 'GET', path: '/events/session?sessionName=&follow=false' }}
+          api={{
+            method: 'POST',
+            path: '/admin/gql',
+            body: {
+              query: `query($filter: String, $order: String, $status: String) { compute_session_list(limit: 100, offset: 0, filter: $filter, order: $order, status: $status) { total_count items { id name status image } } }`,
+              variables: { ...filterOf(filter, me.email), order: filter.order ?? '-created_at' },
+            },
+          }}
         />
         <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => void go({ to: '/sessions/new' })}>
           {t('session.new')}

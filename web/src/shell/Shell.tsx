@@ -7,13 +7,13 @@ import { Icon } from '@/design/icons'
 import { KeyHint, toast } from '@/design/parts'
 import { span, useNow } from '@/design/time'
 import { Uploads } from '@/folder/Uploads'
-import { invitationsQuery } from '@/folder/queries'
 import { healthQuery } from '@/operation/queries'
 import { logout } from '@/tenancy/login'
 import { chooseProject, isSuper, useMe, useProject } from '@/tenancy/me'
 import { setLanguage, t, useLanguage, type Word } from '@/words'
 import { Mark } from './Gate'
 import { useKeys } from './keys'
+import { Notices } from './Notices'
 import { Palette } from './Palette'
 import { placesOf } from './places'
 import './shell.css'
@@ -132,7 +132,7 @@ export function Shell() {
         </button>
         <Project />
         <Health />
-        <Bell />
+        <Notices />
         <Menu position="bottom-end" width={220}>
           <Menu.Target>
             <button type="button" className="iconbtn" aria-label={t('nav.me')}>
@@ -316,23 +316,5 @@ function Health() {
       <span className={`dot ${state}`} />
       <span className="wide-only">{word}</span>
     </button>
-  )
-}
-
-function Bell() {
-  const go = useNavigate()
-  const waiting = useQuery({ ...invitationsQuery, refetchInterval: 60_000 }).data?.length ?? 0
-  if (!waiting) return null
-  return (
-    <Tooltip label={t('folder.invited', { n: waiting })}>
-      <button
-        type="button"
-        className="iconbtn"
-        aria-label={t('folder.invited', { n: waiting })}
-        onClick={() => void go({ to: '/data', search: { tab: 'invitations' } })}>
-        <Icon name="bell" />
-        <span className="count">{waiting}</span>
-      </button>
-    </Tooltip>
   )
 }

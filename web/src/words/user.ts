@@ -108,7 +108,7 @@ export const user = {
   'quota.mine': ['my folders', '내 폴더'],
   'quota.left': ['{size} left', '{size} 남음'],
   'upload.interrupted': ['{n} {n|upload|uploads} stopped when the browser closed', '브라우저가 닫혀 업로드 {n}개가 멈췄습니다'],
-  'upload.choose': ['Choose the {n|file|files} again', '파일 다시 선택'],
+  'upload.choose': ['Choose the {n|file|files} again', '파일 {n}개 다시 선택'],
   'upload.choose.text': [
     'A browser may not keep your files. Choose the same ones, and each goes on where it was.',
     '브라우저는 파일을 보관할 수 없습니다. 같은 파일을 고르면 멈춘 곳부터 이어집니다.',
@@ -190,6 +190,9 @@ export const user = {
   ],
   'tour.done': ['Done', '완료'],
   'tour.end': ['Close the tour', '안내 닫기'],
+  'home.endall': ['End all…', '모두 종료…'],
+  'drop.title': ['Into which folder?', '어느 폴더에 올릴까요?'],
+  'drop.text': ['{n} {n|file goes|files go} to its top.', '파일 {n}개를 맨 위에 올립니다.'],
   'table.columns': ['Columns', '열'],
   'table.columns.all': ['Show all', '모두 표시'],
   'keys.peek': ['Peek at a row', '행 미리보기'],
