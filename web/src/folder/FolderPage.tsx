@@ -259,7 +259,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
           )}
         </nav>
         <Space of={f} />
-        {can('write_content') && (
+        {can('write_content') && !search.file && (
           <Button size="compact-sm" onClick={() => setAsk('dir')} leftSection={<Icon name="plus" size={12} />}>
             {t('file.newdir')}
           </Button>

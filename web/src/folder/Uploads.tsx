@@ -20,7 +20,9 @@ export function Uploads() {
     let timer: ReturnType<typeof setTimeout> | undefined
     const stop = onUploaded((folder) => {
       clearTimeout(timer)
-      timer = setTimeout(() => void client.invalidateQueries({ queryKey: ['folder', 'files', folder] }), 300)
+      timer = setTimeout(() => {
+        for (const what of ['files', 'one', 'quota']) void client.invalidateQueries({ queryKey: ['folder', what, folder] })
+      }, 300)
     })
     return () => {
       stop()

@@ -179,7 +179,7 @@ function Step({
 }) {
   return (
     <li className="row wrap" style={{ rowGap: 8 }}>
-      <span className={`stepmark${done ? ' done' : ''}`} aria-label={done ? t('tour.done') : undefined}>
+      <span className={`stepmark${done ? ' done' : ''}`} {...(done ? { role: 'img', 'aria-label': t('tour.done') } : {})}>
         {done ? <Icon name="check" size={14} /> : n}
       </span>
       <div className="grow" style={{ minWidth: 220 }}>

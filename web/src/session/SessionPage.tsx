@@ -181,9 +181,9 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
             <Tabs.List style={{ padding: '4px 8px 0' }}>
               {running && <Tabs.Tab value="terminal">{t('tab.terminal')}</Tabs.Tab>}
               <Tabs.Tab value="logs">{t('tab.logs')}</Tabs.Tab>
+              {running && <Tabs.Tab value="files">{t('tab.files')}</Tabs.Tab>}
               <Tabs.Tab value="events">{t('tab.events')}</Tabs.Tab>
               {s.kernels.length > 1 && <Tabs.Tab value="kernels">{t('tab.kernels', { n: s.kernels.length })}</Tabs.Tab>}
-              {running && <Tabs.Tab value="files">{t('tab.files')}</Tabs.Tab>}
               {running && <Tabs.Tab value="connect">{t('tab.connect')}</Tabs.Tab>}
               {!over && <Tabs.Tab value="about">{t('tab.about')}</Tabs.Tab>}
             </Tabs.List>
