@@ -1,4 +1,4 @@
-import { Checkbox, Menu } from '@mantine/core'
+import { Menu } from '@mantine/core'
 import { useMemo, useState } from 'react'
 import { t } from '@/words'
 import type { Column } from './DataTable'
@@ -28,7 +28,7 @@ export function useColumns<T>(table: string, all: Column<T>[]) {
   }
   const shown = useMemo(() => all.filter((c, i) => i < 2 || !hidden.includes(c.id)), [all, hidden])
   const chooser = (
-    <Menu position="bottom-end" closeOnItemClick={false}>
+    <Menu position="bottom-end">
       <Menu.Target>
         <button type="button" className="chip" aria-label={t('table.columns')}>
           {t('table.columns')}
@@ -39,14 +39,12 @@ export function useColumns<T>(table: string, all: Column<T>[]) {
         {all.slice(2).map((c) => {
           const on = !hidden.includes(c.id)
           return (
-            <Menu.Item
+            <Menu.CheckboxItem
               key={c.id}
-              role="menuitemcheckbox"
-              aria-checked={on}
-              leftSection={<Checkbox size="xs" checked={on} readOnly tabIndex={-1} aria-hidden="true" />}
-              onClick={() => hide(on ? [...hidden, c.id] : hidden.filter((x) => x !== c.id))}>
+              checked={on}
+              onChange={() => hide(on ? [...hidden, c.id] : hidden.filter((x) => x !== c.id))}>
               {c.title}
-            </Menu.Item>
+            </Menu.CheckboxItem>
           )
         })}
         {hidden.length > 0 && (

@@ -8,7 +8,7 @@ import { KeyHint, toast } from '@/design/parts'
 import { span, useNow } from '@/design/time'
 import { Uploads } from '@/folder/Uploads'
 import { healthQuery } from '@/operation/queries'
-import { logout } from '@/tenancy/login'
+import { forgetWork, logout } from '@/tenancy/login'
 import { chooseProject, isSuper, useMe, useProject } from '@/tenancy/me'
 import { setLanguage, t, useLanguage, type Word } from '@/words'
 import { Mark } from './Gate'
@@ -69,6 +69,7 @@ export function Shell() {
 
   const leave = async () => {
     await logout().catch(() => {})
+    forgetWork()
     client.clear()
     location.assign('/')
   }
