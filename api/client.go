@@ -228,12 +228,17 @@ func (c *Client) signed(ctx context.Context, base *url.URL, r request, body io.R
 	if body != nil && payload == nil {
 		digest = StreamBody
 	}
-	c.prove(req, digest)
+	c.Prove(req, digest)
 	return req, nil
 }
 
-// prove says whose request this is: signed by the keypair, or with the login or token that the client has.
-func (c *Client) prove(req *http.Request, digest string) {
+// Way is where requests go now, and through what.
+func (c *Client) Way() (*url.URL, http.RoundTripper) {
+	return c.managers.Attempts(false).Base(), c.http.Transport
+}
+
+// Prove says whose request this is: signed by the keypair, or with the login or token that the client has.
+func (c *Client) Prove(req *http.Request, digest string) {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never fails
 	SignStrictly(req, c.cfg.AccessKey, string(c.cfg.SecretKey), c.now(), Strict{Nonce: hex.EncodeToString(nonce[:]), Body: digest})

@@ -31,7 +31,7 @@ type served struct {
 }
 
 func newServed(p *proxy, files fs.FS) *served {
-	s := &served{proxy: p, files: files, forward: http.StripPrefix("/func", p.c.Forward())}
+	s := &served{proxy: p, files: files, forward: http.StripPrefix("/func", forward(p.c))}
 	// The name begins as those of apps do, which no app at another port of this machine gets to see.
 	s.cookie = &http.Cookie{
 		Name: "berth-local-console", Value: rand.Text(), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
@@ -104,7 +104,8 @@ func (s *served) server(w http.ResponseWriter, r *http.Request) {
 func refuse(w http.ResponseWriter, status int, slug, msg, next string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(api.Problem{Type: api.ProblemPrefix + slug, Title: http.StatusText(status), Msg: msg, Next: next, Code: slug})
+	_ = json.NewEncoder(w).Encode(api.Problem{Type: api.ProblemPrefix + slug, Title: http.StatusText(status), Msg: msg, Next: next,
+		Code: slug})
 }
 
 // localCircuit begins the names of apps that are open on this machine, where a cluster has ids of circuits.

@@ -1,12 +1,13 @@
-package api
+package console
 
 import (
-	"encoding/json"
 	"log"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"strings"
+
+	"berth.dev/berth/api"
 )
 
 // forwarded are the header fields of a browser that a manager gets; what else a browser sends is for whom it talks to.
@@ -16,12 +17,13 @@ var forwarded = map[string]bool{
 	"Sec-Websocket-Key": true, "Sec-Websocket-Version": true, "Sec-Websocket-Protocol": true, "Sec-Websocket-Extensions": true,
 }
 
-// Forward answers requests with what a manager answers to them as the client's user, WebSockets and event streams included. The path of a
+// forward answers requests with what a manager answers to them as the client's user, WebSockets and event streams included. The path of a
 // request is one of the API. Whoever reaches the handler acts as that user: the caller decides who does.
-func (c *Client) Forward() http.Handler {
+func forward(c *api.Client) http.Handler {
+	_, transport := c.Way()
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			base := c.managers.Attempts(false).Base()
+			base, _ := c.Way()
 			out := r.Out
 			out.URL = &url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimRight(base.Path, "/") + r.In.URL.Path,
 				RawQuery: r.In.URL.RawQuery}
@@ -34,34 +36,26 @@ func (c *Client) Forward() http.Handler {
 					out.Header.Del(name)
 				}
 			}
-			out.Header.Set("User-Agent", c.agent)
-			out.Header.Set(HeaderDomain, c.cfg.Domain)
-			kind, digest := "text/plain", BodyDigest(nil)
+			out.Header.Set(api.HeaderDomain, c.Config().Domain)
+			kind, digest := "text/plain", api.BodyDigest(nil)
 			switch {
 			case out.Header.Get("Upgrade") != "":
 				kind = "application/octet-stream"
 			case r.In.ContentLength != 0:
-				kind, digest = "application/octet-stream", StreamBody
+				kind, digest = "application/octet-stream", api.StreamBody
 			}
 			if out.Header.Get("Content-Type") == "" {
 				out.Header.Set("Content-Type", kind)
 			}
-			c.prove(out, digest)
+			c.Prove(out, digest)
 		},
-		Transport:     c.http.Transport,
+		Transport:     transport,
 		FlushInterval: -1,
-		ErrorLog:      log.New(silent{}, "", 0),
+		ErrorLog:      log.New(quiet{}, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			w.Header().Set("Content-Type", "application/problem+json")
 			w.Header().Set("Cache-Control", "no-store")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_ = json.NewEncoder(w).Encode(Problem{Type: ProblemPrefix + "service-unavailable", Title: "Service Unavailable",
-				Msg: "the cluster does not answer: " + bare(err).Error(), Next: "look at the network, and try again"})
+			refuse(w, http.StatusServiceUnavailable, "service-unavailable", "the cluster does not answer: "+err.Error(),
+				"look at the network, and try again")
 		},
 	}
 }
-
-// silent drops what the reverse proxy logs: its caller is told.
-type silent struct{}
-
-func (silent) Write(p []byte) (int, error) { return len(p), nil }
