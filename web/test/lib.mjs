@@ -23,6 +23,7 @@ export async function stage(called) {
     const context = await browser.newContext({
       viewport: { width: 1440, height: 900 },
       locale: 'en-GB',
+      reducedMotion: 'reduce',
       acceptDownloads: true,
       permissions: ['clipboard-read', 'clipboard-write'],
       ...options,

@@ -482,18 +482,6 @@ try {
     if (bad.length) throw new Error(`the service worker keeps ${bad.join(', ')}`)
   })
 
-  if (process.env.BERTH_RESTART) {
-    await s.at('server-restarts', page, async () => {
-      await page.goto(`${web}/sessions/new`)
-      await page.fill('input[name=session-name]', 'typed-before')
-      execFileSync('sh', ['-c', process.env.BERTH_RESTART.split('|||')[0]], { stdio: 'ignore' })
-      await page.getByText('The cluster has not answered for').waitFor({ timeout: 60_000 })
-      execFileSync('sh', ['-c', process.env.BERTH_RESTART.split('|||')[1]], { stdio: 'ignore' })
-      await page.getByText('The cluster has not answered for').waitFor({ state: 'hidden', timeout: 60_000 })
-      if ((await page.inputValue('input[name=session-name]')) !== 'typed-before') throw new Error('the form was lost')
-    })
-  }
-
   // Every page, light and dark, wide and narrow.
   const places = ['/', '/sessions?status=all', '/sessions/new', `/sessions/${session}`, '/data', '/images', '/templates', '/profile', '/profile?tab=security', '/profile?tab=keys', '/design']
   for (const scheme of ['light', 'dark']) {
@@ -502,7 +490,7 @@ try {
       await s.at(`page-${scheme}-${i}`, page, async () => {
         await page.goto(web + place)
         await page.locator('main h1, main h2').first().waitFor()
-        await page.locator('.bone').first().waitFor({ state: 'hidden' })
+        if (place !== '/design') await page.locator('.bone').first().waitFor({ state: 'hidden' })
         await s.accessible(page, `${place} (${scheme})`)
       })
     }
@@ -524,6 +512,18 @@ try {
     await page.getByRole('dialog').getByRole('button', { name: 'End session' }).click()
     await page.getByText('Ended by its user').first().waitFor({ timeout: 60_000 })
   })
+  if (process.env.BERTH_STOP && process.env.BERTH_START) {
+    await s.at('server-restarts', page, async () => {
+      await page.goto(`${web}/sessions/new`)
+      await page.fill('input[name=session-name]', 'typed-before')
+      execFileSync('sh', ['-c', process.env.BERTH_STOP], { stdio: 'ignore' })
+      await page.getByText('The cluster has not answered for').waitFor({ timeout: 60_000 })
+      execFileSync('sh', ['-c', process.env.BERTH_START], { stdio: 'ignore' })
+      await page.getByText('The cluster has not answered for').waitFor({ state: 'hidden', timeout: 60_000 })
+      if ((await page.inputValue('input[name=session-name]')) !== 'typed-before') throw new Error('the form was lost')
+    })
+  }
+
   console.log(`user: clicks ${JSON.stringify(clicks)}`)
   await s.end()
 } catch (err) {

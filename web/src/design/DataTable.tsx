@@ -195,12 +195,12 @@ export function DataTable<T>(p: Props<T>) {
             })}
           </div>
           {p.total === undefined ? (
-            <div aria-busy="true" aria-label={t('state.loading')}>
+            <div role="rowgroup" aria-busy="true" aria-label={t('state.loading')}>
               {Array.from({ length: 8 }, (_, i) => (
-                <div key={i} className="tr" role="presentation" style={{ gridTemplateColumns: template }}>
-                  {p.onSelect && <div className="td" />}
+                <div key={i} className="tr" role="row" style={{ gridTemplateColumns: template }}>
+                  {p.onSelect && <div className="td" role="cell" />}
                   {columns.map((c, j) => (
-                    <div key={c.id} className="td">
+                    <div key={c.id} className="td" role="cell">
                       <Bone w={`${80 - (((i + j) * 13) % 40)}%`} h={12} />
                     </div>
                   ))}
