@@ -71,7 +71,13 @@ export async function stage(called) {
       const r = await window.axe.run(document, { resultTypes: ['violations'] })
       return r.violations
         .filter((v) => v.impact === 'serious' || v.impact === 'critical')
-        .map((v) => `${v.id}: ${v.help}\n${v.nodes.slice(0, 4).map((n) => `      ${n.target.join(' ')}: ${n.html.slice(0, 160)}`).join('\n')}`)
+        .map(
+          (v) =>
+            `${v.id}: ${v.help}\n${v.nodes
+              .slice(0, 4)
+              .map((n) => `      ${n.target.join(' ')}: ${n.html.slice(0, 160)}`)
+              .join('\n')}`,
+        )
     })
     if (found.length) s.findings.push(`${name}:\n    ${found.join('\n    ')}`)
   }

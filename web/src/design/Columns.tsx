@@ -39,10 +39,7 @@ export function useColumns<T>(table: string, all: Column<T>[]) {
         {all.slice(2).map((c) => {
           const on = !hidden.includes(c.id)
           return (
-            <Menu.CheckboxItem
-              key={c.id}
-              checked={on}
-              onChange={() => hide(on ? [...hidden, c.id] : hidden.filter((x) => x !== c.id))}>
+            <Menu.CheckboxItem key={c.id} checked={on} onChange={() => hide(on ? [...hidden, c.id] : hidden.filter((x) => x !== c.id))}>
               {c.title}
             </Menu.CheckboxItem>
           )

@@ -9,11 +9,11 @@ export interface Request {
   body?: unknown
 }
 
-/** The request for a program. `berth api` would sign it; a token does without. */
-export function curlOf(r: Request, origin: string): string {
-  const out = [`curl -X ${r.method} '${origin}/func${r.path}'`, `-H 'Authorization: Bearer '"$BERTH_TOKEN"`]
+/** The request for a program, which goes to a manager with an API token. */
+export function curlOf(r: Request): string {
+  const out = [`curl -X ${r.method} "$BACKEND_ENDPOINT${r.path.replace(/["`$\\]/g, '\\$&')}"`, `-H "Authorization: Bearer $BERTH_TOKEN"`]
   if (r.body !== undefined) out.push(`-H 'Content-Type: application/json'`, `-d '${JSON.stringify(r.body).replace(/'/g, `'\\''`)}'`)
-  return out.join(' \\\n  ')
+  return `# berth token create NAME makes BERTH_TOKEN\n${out.join(' \\\n  ')}`
 }
 
 const copy = (text: string) =>
@@ -29,7 +29,7 @@ export function CopyAs({ cli, api }: { cli: string; api: Request }) {
       <Menu.Divider />
       <Menu.Label>{t('copyas.do')}</Menu.Label>
       <Menu.Item onClick={() => copy(cli)}>{t('copyas.cli')}</Menu.Item>
-      <Menu.Item onClick={() => copy(curlOf(api, location.origin))}>{t('copyas.api')}</Menu.Item>
+      <Menu.Item onClick={() => copy(curlOf(api))}>{t('copyas.api')}</Menu.Item>
       <Menu.Divider />
     </>
   )
@@ -44,7 +44,7 @@ export function CopyAsMenu({ cli, api }: { cli: string; api: Request }) {
       </Menu.Target>
       <Menu.Dropdown>
         <Menu.Item onClick={() => copy(cli)}>{t('copyas.cli')}</Menu.Item>
-        <Menu.Item onClick={() => copy(curlOf(api, location.origin))}>{t('copyas.api')}</Menu.Item>
+        <Menu.Item onClick={() => copy(curlOf(api))}>{t('copyas.api')}</Menu.Item>
       </Menu.Dropdown>
     </Menu>
   )

@@ -81,7 +81,16 @@ test('as many logins as allowed: asks before the oldest is ended', async () => {
 })
 
 test('a logout leaves nothing of the work in the browser, and keeps the look', () => {
-  for (const k of ['berth.uploads', 'berth.read.u', 'berth.tour.u', 'berth.views.sessions', 'berth.last', 'berth.theme', 'berth.columns.sessions', 'other'])
+  for (const k of [
+    'berth.uploads',
+    'berth.read.u',
+    'berth.tour.u',
+    'berth.views.sessions',
+    'berth.last',
+    'berth.theme',
+    'berth.columns.sessions',
+    'other',
+  ])
     localStorage.setItem(k, 'x')
   forgetWork()
   expect(Object.keys(localStorage).sort()).toEqual(['berth.columns.sessions', 'berth.theme', 'other'])
