@@ -32,7 +32,7 @@ func TestConsole(t *testing.T) {
 		c := exec.CommandContext(ctx, "node", "test/"+script+".mjs")
 		c.Dir = "../web"
 		c.Env = append(p.environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
-			"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+tools[1],
+			"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+tools[1], "BERTH_BIN="+binary,
 			"BERTH_STOP=kill -9 "+strconv.Itoa(p.pid()), "BERTH_START="+binary+" up --detach --ports auto")
 		out, err := c.CombinedOutput()
 		require.NoError(t, err, "%s: %s", script, out)

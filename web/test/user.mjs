@@ -1,6 +1,6 @@
 // What users do with the console, in a browser: the ten most frequent tasks with their clicks, files of folders and sessions, templates,
 // notifications, the first visit, what goes wrong beside one. See README.md.
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -552,6 +552,39 @@ try {
     })
   }
   await page.setViewportSize({ width: 1440, height: 900 })
+  if (process.env.BERTH_BIN) {
+    await s.at('console-on-this-machine', page, async () => {
+      const served = spawn(process.env.BERTH_BIN, ['console', '--local', '--port', '0', '--no-browser'])
+      let said = ''
+      const address = await new Promise((ok, no) => {
+        served.on('exit', () => no(new Error(`berth console --local ended: ${said}`)))
+        for (const stream of [served.stdout, served.stderr])
+          stream.on('data', (d) => {
+            said += d
+            const m = /the console: (\S+)/.exec(said)
+            if (m) ok(m[1])
+          })
+      })
+      const local = await s.person()
+      try {
+        await local.page.goto(address)
+        await local.page.getByRole('heading', { name: /^Hello/ }).waitFor()
+        const tab = local.page.waitForEvent('popup')
+        await local.page.getByRole('button', { name: 'Open Jupyter' }).first().click()
+        await (await tab).waitForURL(/^http:\/\/127\.0\.0\.1:\d+\/tree/, { timeout: 60_000 })
+        await local.page.goto(new URL(`/sessions/${session}`, address).href)
+        await local.page.locator('.xterm-rows').getByText(/\$/).first().waitFor()
+        await local.page.locator('.xterm').click()
+        await local.page.keyboard.type('echo $((50+1))-local\n')
+        await local.page.locator('.xterm-rows').getByText('51-local').first().waitFor()
+        const stranger = await fetch(new URL('/func/folders', address))
+        if (stranger.status !== 404) throw new Error(`whoever has no cookie gets ${stranger.status}`)
+      } finally {
+        await local.context.close()
+        served.kill('SIGINT')
+      }
+    })
+  }
   await s.at('terminate', page, async () => {
     await page.goto(`${web}/sessions/${session}`)
     await page.getByRole('button', { name: 'End session' }).click()
