@@ -192,6 +192,12 @@ function File({
           </div>
         </div>
       )}
+      {draft !== null && entry && (parseInt(entry.mode, 8) & 0o111) !== 0 && (
+        <div className="note info" style={{ margin: 12 }}>
+          <Icon name="info" />
+          <span>{t('edit.mode')}</span>
+        </div>
+      )}
       {draft !== null && !entry && (
         <div className="note" role="alert" style={{ margin: 12 }}>
           <Icon name="warn" />
