@@ -24,6 +24,13 @@ func TestConsole(t *testing.T) {
 	}
 	require.NoError(t, err, "scripts/browser.sh")
 	p := up(t)
+	var me struct {
+		User struct {
+			UUID string `json:"uuid"`
+		} `json:"user"`
+	}
+	p.graphql(`query { user { uuid } }`, nil, &me)
+	t.Cleanup(func() { p.forgetCommits(me.User.UUID) })
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "../scripts/web.sh", "modules").CombinedOutput()

@@ -127,7 +127,7 @@ try {
     await page.getByRole('heading', { name: folder }).waitFor()
     await counted('upload a directory', me, 4, async () => {
       await page.getByRole('link', { name: folder }).click()
-      await page.getByRole('button', { name: 'Upload' }).click()
+      await page.getByRole('button', { name: 'Upload', exact: true }).click()
       const chooser = page.waitForEvent('filechooser')
       await page.getByRole('menuitem', { name: 'Upload a directory' }).click()
       await (await chooser).setFiles(tree)
@@ -157,25 +157,25 @@ try {
   })
   await s.at('edit', page, async () => {
     await page.getByRole('button', { name: 'note.txt' }).click()
-    await page.getByRole('button', { name: 'Edit' }).click()
+    await page.getByRole('button', { name: 'Edit', exact: true }).click()
     await page.getByLabel('Text of note.txt').fill('first line\nsecond line\n')
-    await page.getByRole('button', { name: 'Save' }).click()
+    await page.getByRole('button', { name: 'Save', exact: true }).click()
     await page.getByText('· Saved').waitFor()
     await page.getByText('second line').waitFor()
   })
   await s.at('edit-conflict', page, async () => {
-    await page.getByRole('button', { name: 'Edit' }).click()
+    await page.getByRole('button', { name: 'Edit', exact: true }).click()
     await page.getByLabel('Text of note.txt').fill('mine\n')
     // Somebody else writes the file meanwhile.
     const elsewhere = await me.context.newPage()
     s.watch(elsewhere)
     await elsewhere.goto(page.url())
-    await elsewhere.getByRole('button', { name: 'Edit' }).click()
+    await elsewhere.getByRole('button', { name: 'Edit', exact: true }).click()
     await elsewhere.getByLabel('Text of note.txt').fill('theirs, which is longer\n')
-    await elsewhere.getByRole('button', { name: 'Save' }).click()
+    await elsewhere.getByRole('button', { name: 'Save', exact: true }).click()
     await elsewhere.getByText('· Saved').waitFor()
     await elsewhere.close()
-    await page.getByRole('button', { name: 'Save' }).click()
+    await page.getByRole('button', { name: 'Save', exact: true }).click()
     await page.getByText('was changed by somebody else').waitFor()
     await s.accessible(page, 'conflict of an edit')
     await page.getByRole('button', { name: 'Keep both as note (mine).txt' }).click()
@@ -185,7 +185,7 @@ try {
   })
   await s.at('unsaved-text-is-asked-about', page, async () => {
     await page.getByRole('button', { name: 'note.txt', exact: true }).click()
-    await page.getByRole('button', { name: 'Edit' }).click()
+    await page.getByRole('button', { name: 'Edit', exact: true }).click()
     await page.getByLabel('Text of note.txt').fill('do not lose me')
     await page.getByRole('link', { name: 'Images', exact: true }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Back' }).click()
@@ -214,7 +214,7 @@ try {
   await s.at('share', page, async () => {
     await counted('share a folder', me, 3, async () => {
       await page.getByRole('link', { name: folder }).click()
-      await page.getByRole('button', { name: 'Share' }).click()
+      await page.getByRole('button', { name: 'Share', exact: true }).click()
       await page.getByLabel('Email').fill(other.email)
       await page.getByRole('button', { name: 'Invite' }).click()
       await page.getByText('has not answered yet').waitFor()
@@ -232,7 +232,7 @@ try {
     await novice.page.getByRole('button', { name: 'tree' }).click()
     await novice.page.getByRole('button', { name: 'note.txt', exact: true }).click()
     await novice.page.getByText('theirs, which is longer').waitFor()
-    if (await novice.page.getByRole('button', { name: 'Edit' }).count()) throw new Error('who may only read is offered an editor')
+    if (await novice.page.getByRole('button', { name: 'Edit', exact: true }).count()) throw new Error('who may only read is offered an editor')
   })
 
   await s.at('new-session', page, async () => {
@@ -417,7 +417,7 @@ try {
     await page.getByRole('button', { name: 'Views' }).click()
     await page.getByRole('menuitem', { name: 'Save this view…' }).click()
     await page.getByLabel('Name of the view').fill('everything')
-    await page.getByRole('dialog').getByRole('button', { name: 'Save' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Save', exact: true }).click()
     await page.goto(`${web}/sessions`)
     await page.getByRole('button', { name: 'Views' }).click()
     await page.getByRole('menuitem', { name: 'everything' }).click()

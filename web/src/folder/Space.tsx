@@ -29,7 +29,8 @@ export function Spaces({ of }: { of: Folder[] }) {
 
 /** The same for the scope of one folder. */
 export function Space({ of: f }: { of: Folder }) {
-  const q = useQuery(quotaQuery(f.id)).data
+  // What somebody else's folders use is not ours to see.
+  const q = useQuery({ ...quotaQuery(f.id), enabled: f.is_owner || f.ownership_type === 'group' }).data
   if (!q?.limit_bytes) return null
   return (
     <div style={{ maxWidth: 320 }}>

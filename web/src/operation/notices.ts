@@ -39,9 +39,11 @@ interface RawReport {
 export const soon = 15 * 60_000
 const oldest = 14 * 86_400_000
 
+// Neither key begins with the noun of sessions: on a large cluster an administrator hears of sessions all the time, and these answers are
+// dear. The frame asks again when a session ended, once for many.
 export const endingQuery = (me: string) =>
   queryOptions({
-    queryKey: ['session', 'ending', me],
+    queryKey: ['operation', 'ending', me],
     refetchInterval: 60_000,
     queryFn: async (): Promise<Idle[]> =>
       (await func<RawReport>('/resource/idle-report')).sessions
@@ -56,7 +58,8 @@ export const endingQuery = (me: string) =>
 
 export const endedQuery = (me: string) =>
   queryOptions({
-    queryKey: ['session', 'notices', me],
+    queryKey: ['operation', 'ended', me],
+    refetchInterval: 120_000,
     queryFn: async ({ signal }) => (await listSessions({ owner: 'me', status: 'ended', order: '-terminated_at' }, me, 30, 0, signal)).items,
   })
 

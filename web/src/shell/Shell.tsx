@@ -18,6 +18,9 @@ import { Palette } from './Palette'
 import { placesOf } from './places'
 import './shell.css'
 
+/** Events after which there may be something to tell. */
+const ends = ['session_terminated', 'session_failure', 'session_success', 'session_cancelled', 'session_idle_warning']
+
 export function Shell() {
   const lang = useLanguage()
   const me = useMe()
@@ -31,25 +34,33 @@ export function Shell() {
   const main = useRef<HTMLElement>(null)
   const places = placesOf(me)
 
-  useEffect(
-    () =>
-      follow(client, (h) => {
-        if (h.event === 'session_idle_warning') {
-          toast(
-            t('live.idle', { name: h.sessionName, detail: h.detail }),
-            { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
-            20_000,
-          )
-        } else if (h.event === 'session_failure') {
-          toast(
-            t('live.failed', { name: h.sessionName }),
-            { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
-            12_000,
-          )
-        }
-      }),
-    [client, go],
-  )
+  useEffect(() => {
+    let later: ReturnType<typeof setTimeout> | undefined
+    const stop = follow(client, (h) => {
+      if (ends.includes(h.event))
+        later ??= setTimeout(() => {
+          later = undefined
+          void client.invalidateQueries({ queryKey: ['operation', 'ended'] })
+        }, 1000)
+      if (h.event === 'session_idle_warning') {
+        toast(
+          t('live.idle', { name: h.sessionName, detail: h.detail }),
+          { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
+          20_000,
+        )
+      } else if (h.event === 'session_failure') {
+        toast(
+          t('live.failed', { name: h.sessionName }),
+          { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
+          12_000,
+        )
+      }
+    })
+    return () => {
+      clearTimeout(later)
+      stop()
+    }
+  }, [client, go])
   // A new page begins at its top, and the keyboard with it.
   useEffect(() => {
     main.current?.scrollTo(0, 0)
