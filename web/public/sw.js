@@ -29,8 +29,9 @@ self.addEventListener('fetch', (e) => {
       const found = await cache.match(r)
       if (found) return found
       const got = await fetch(r)
-      // Only a whole file is kept: an earlier version's is answered with 404.
-      if (got.status === 200 && got.type === 'basic') {
+      // Only a whole file is kept that the server calls unchangeable: one of an earlier version is answered with 404, and files of another web
+      // interface at this address may change.
+      if (got.status === 200 && got.type === 'basic' && /immutable/.test(got.headers.get('Cache-Control') ?? '')) {
         await cache.put(r, got.clone())
         const all = await cache.keys()
         for (const old of all.slice(0, Math.max(0, all.length - most))) await cache.delete(old)

@@ -20,7 +20,9 @@ interface Kept extends Unfinished {
 const key = 'berth.uploads'
 /** The server gives unfinished uploads up by then. */
 const longest = 7 * 86_400_000
-const most = 500
+const most = 5000
+/** Changes are written together: a directory of many files begins and ends one every moment. */
+const gather = 200
 
 let user = ''
 /** What was unfinished when this page began. */
@@ -53,12 +55,35 @@ export function unfinishedOf(who: string, now = Date.now()) {
   for (const l of listeners) l()
 }
 
-export function remember(u: Unfinished, now = Date.now()) {
-  write([...read().filter((k) => k.folder !== u.folder || k.path !== u.path || k.user !== user), { ...u, user, at: now }])
+const changes = new Map<string, Kept | null>()
+let timer: ReturnType<typeof setTimeout> | undefined
+const idOf = (k: { folder: string; path: string; user: string }) => `${k.user}\n${k.folder}\n${k.path}`
+
+/** Writes what changed. Other tabs write too, so what is there is read first. */
+export function flush() {
+  clearTimeout(timer)
+  timer = undefined
+  if (changes.size === 0) return
+  const kept = [...changes.values()].filter((k): k is Kept => k !== null)
+  write([...read().filter((k) => !changes.has(idOf(k))), ...kept])
+  changes.clear()
+}
+if (typeof window !== 'undefined') window.addEventListener('pagehide', flush)
+
+function later() {
+  timer ??= setTimeout(flush, gather)
+}
+
+/** Keeps what a file is until it has come. One that was not begun yet has no name of an upload. */
+export function remember(list: Unfinished[], now = Date.now()) {
+  for (const u of list) changes.set(idOf({ ...u, user }), { ...u, user, at: now })
+  later()
 }
 
 export function forget(folder: string, path: string) {
-  write(read().filter((k) => k.folder !== folder || k.path !== path || k.user !== user))
+  changes.set(idOf({ folder, path, user }), null)
+  later()
+  if (!before.some((u) => u.folder === folder && u.path === path)) return
   before = before.filter((u) => u.folder !== folder || u.path !== path)
   for (const l of listeners) l()
 }

@@ -75,9 +75,19 @@ export async function upload(folder: string, folderName: string, base: string, d
     files.set(id, d.file)
     transfers.push({ id, folder, folderName, path: join(d.path), size: d.file.size, sent: 0, state: 'waiting', error: '', upload: '' })
   }
+  remember(transfers.slice(-dropped.length).map((t) => keptOf(t, files.get(t.id)!)))
   tell()
   pump()
 }
+
+const keptOf = (t: Transfer, file: File): Unfinished => ({
+  folder: t.folder,
+  folderName: t.folderName,
+  path: t.path,
+  size: file.size,
+  modified: file.lastModified,
+  upload: t.upload,
+})
 
 /** Goes on with uploads of an earlier time, whose files were chosen again. */
 export function goOn(list: { of: Unfinished; file: File }[]) {
@@ -124,14 +134,7 @@ async function begin(t: Transfer) {
     }
     if (ticket.upload) {
       change(t.id, { upload: ticket.upload })
-      remember({
-        folder: t.folder,
-        folderName: t.folderName,
-        path: t.path,
-        size: file.size,
-        modified: file.lastModified,
-        upload: ticket.upload,
-      })
+      remember([keptOf({ ...t, upload: ticket.upload }, file)])
     }
     const u = new Upload(file, {
       ...chunks,

@@ -6,6 +6,7 @@ import { follow, useLink } from '@/api/live'
 import { Icon } from '@/design/icons'
 import { KeyHint, toast } from '@/design/parts'
 import { span, useNow } from '@/design/time'
+import { flush } from '@/folder/unfinished'
 import { Uploads } from '@/folder/Uploads'
 import { healthQuery } from '@/operation/queries'
 import { forgetWork, logout } from '@/tenancy/login'
@@ -80,6 +81,7 @@ export function Shell() {
 
   const leave = async () => {
     await logout().catch(() => {})
+    flush()
     forgetWork()
     client.clear()
     location.assign('/')
