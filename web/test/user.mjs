@@ -530,6 +530,12 @@ try {
     '/profile?tab=security',
     '/profile?tab=keys',
     '/design',
+    '/admin/cluster',
+    '/admin/users',
+    '/admin/projects',
+    '/admin/policies',
+    '/admin/audit',
+    '/admin/settings',
   ]
   for (const scheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme: scheme })

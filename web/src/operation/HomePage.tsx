@@ -47,49 +47,52 @@ export function HomePage() {
       <div className="cols">
         <div className="stack wide">
           {tour.shown && <Tour way={tour.way} change={tour.change} />}
-          <Panel
-            title={t('home.mine')}
-            body={false}
-            acts={
-              !!mine.data &&
-              mine.data.total > 0 && (
-                <>
-                  <Button size="compact-xs" onClick={() => setEnding(true)}>
-                    {t('home.endall')}
-                  </Button>
-                  <Link to="/sessions" search={{ owner: 'me' }} className="small">
-                    {t('home.all', { n: mine.data.total })}
-                  </Link>
-                </>
-              )
-            }>
-            {mine.isError && !sessions ? (
-              <div className="body">
-                <ErrorState error={mine.error} retry={() => void mine.refetch()} />
-              </div>
-            ) : !sessions ? (
-              <div className="body">
-                <Skeleton lines={3} h={20} />
-              </div>
-            ) : sessions.length === 0 ? (
-              <EmptyState
-                title={t('home.none')}
-                text={t('home.none.text')}
-                cli="berth run python"
-                action={
-                  <Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>
-                    {t('home.none.do')}
-                  </Button>
-                }
-              />
-            ) : (
-              <div className="lines">
-                {sessions.slice(0, 8).map((s) => (
-                  <Mine key={s.id} of={s} />
-                ))}
-              </div>
-            )}
-          </Panel>
+          {/* The tour is the one thing to do for who has nothing yet. */}
+          {!(tour.shown && sessions?.length === 0) && (
+            <Panel
+              title={t('home.mine')}
+              body={false}
+              acts={
+                !!mine.data &&
+                mine.data.total > 0 && (
+                  <>
+                    <Button size="compact-xs" onClick={() => setEnding(true)}>
+                      {t('home.endall')}
+                    </Button>
+                    <Link to="/sessions" search={{ owner: 'me' }} className="small">
+                      {t('home.all', { n: mine.data.total })}
+                    </Link>
+                  </>
+                )
+              }>
+              {mine.isError && !sessions ? (
+                <div className="body">
+                  <ErrorState error={mine.error} retry={() => void mine.refetch()} />
+                </div>
+              ) : !sessions ? (
+                <div className="body">
+                  <Skeleton lines={3} h={20} />
+                </div>
+              ) : sessions.length === 0 ? (
+                <EmptyState
+                  title={t('home.none')}
+                  text={t('home.none.text')}
+                  cli="berth run python"
+                  action={
+                    <Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>
+                      {t('home.none.do')}
+                    </Button>
+                  }
+                />
+              ) : (
+                <div className="lines">
+                  {sessions.slice(0, 8).map((s) => (
+                    <Mine key={s.id} of={s} />
+                  ))}
+                </div>
+              )}
+            </Panel>
+          )}
           {!!recent.data?.items.length && (
             <Panel
               title={t('home.recent')}

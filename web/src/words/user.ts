@@ -134,7 +134,7 @@ export const user = {
   'template.started': ['{name} was requested.', '{name} 세션을 요청했습니다.'],
   'template.edit': ['Template {name}', '템플릿 {name}'],
   'template.body': ['Template (YAML or JSON)', '템플릿 (YAML 또는 JSON)'],
-  'template.body.text': ['docs/api-extensions.md lists all fields.', '모든 항목은 docs/api-extensions.md에 있습니다.'],
+  'template.body.text': ['berth template create --help shows the fields.', '항목은 berth template create --help에 있습니다.'],
   'template.create': ['Create template', '템플릿 만들기'],
   'template.delete': ['Delete {n} {n|template|templates}', '템플릿 {n}개 삭제'],
   'template.delete.loses': [
