@@ -408,7 +408,7 @@ var rules = []rule{
 	// The web server and the console.
 	{dir: "web", duty: "the console inside the berth binary", stdOnly: true},
 	{dir: "internal/webserver", duty: "the role of browsers: logins, requests passed to managers, files of web interfaces",
-		allow: []string{"api", "api/login", "internal/certs", "internal/chassis", "internal/clientaddr", "internal/fault"}},
+		allow: []string{"api", "api/login", "internal/certs", "internal/chassis", "internal/clientaddr", "internal/fault", "web"}},
 	{dir: "internal/webserver/payload", duty: "bodies that clients encode", stdOnly: true},
 	{dir: "internal/webserver/upstream", duty: "the way to managers: signs requests, finds one that answers",
 		allow: []string{"api", "internal/fault"}},
@@ -429,7 +429,8 @@ var rules = []rule{
 	{dir: "internal/cli", duty: "client verbs of the command line", allow: []string{"api"}},
 	{dir: "internal/cli/frame", duty: "what all client verbs share: cluster, errors, tables, progress", allow: []string{"api"}},
 	{dir: "internal/cli/app", duty: "client verbs about apps", allow: []string{"api", "internal/cli/frame"}},
-	{dir: "internal/cli/console", duty: "the local app proxy of a remote cluster", allow: []string{"api", "internal/cli/frame"}},
+	{dir: "internal/cli/console", duty: "the console of a cluster: opens it, or serves it here with the apps of a remote cluster",
+		allow: []string{"api", "api/login", "internal/cli/frame", "web"}},
 	{dir: "internal/cli/folder", duty: "client verbs about folders", allow: []string{"api", "internal/cli/frame"}},
 	{dir: "internal/cli/login", duty: "client verbs about logins by password, and about profiles of clusters",
 		allow: []string{"api", "api/login", "internal/cli/frame"}},

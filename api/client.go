@@ -224,13 +224,24 @@ func (c *Client) signed(ctx context.Context, base *url.URL, r request, body io.R
 	}
 	req.Header.Set("User-Agent", c.agent)
 	req.Header.Set(HeaderDomain, c.cfg.Domain)
+	digest := BodyDigest(payload)
+	if body != nil && payload == nil {
+		digest = StreamBody
+	}
+	c.Prove(req, digest)
+	return req, nil
+}
+
+// Way is where requests go now, and through what.
+func (c *Client) Way() (*url.URL, http.RoundTripper) {
+	return c.managers.Attempts(false).Base(), c.http.Transport
+}
+
+// Prove says whose request this is: signed by the keypair, or with the login or token that the client has.
+func (c *Client) Prove(req *http.Request, digest string) {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never fails
-	strict := Strict{Nonce: hex.EncodeToString(nonce[:]), Body: BodyDigest(payload)}
-	if body != nil && payload == nil {
-		strict.Body = StreamBody
-	}
-	SignStrictly(req, c.cfg.AccessKey, string(c.cfg.SecretKey), c.now(), strict)
+	SignStrictly(req, c.cfg.AccessKey, string(c.cfg.SecretKey), c.now(), Strict{Nonce: hex.EncodeToString(nonce[:]), Body: digest})
 	switch {
 	case c.cfg.Login != "":
 		req.Header.Del("Authorization") // the web server signs
@@ -238,7 +249,6 @@ func (c *Client) signed(ctx context.Context, base *url.URL, r request, body io.R
 	case c.cfg.Token != "":
 		req.Header.Set("Authorization", "Bearer "+string(c.cfg.Token))
 	}
-	return req, nil
 }
 
 func (r request) url(base *url.URL) string {

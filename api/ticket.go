@@ -13,12 +13,15 @@ import (
 type Ticket struct {
 	Token string `json:"token"`
 	URL   string `json:"url"`
+	// Upload names an upload, which UploadRequest.Resume goes on with; an extension.
+	Upload string `json:"upload,omitempty"`
 }
 
 // UploadRequest is the body of POST /folders/{v}/request-upload.
 type UploadRequest struct {
-	Path string `json:"path"`
-	Size int64  `json:"size"`
+	Path   string `json:"path"`
+	Size   int64  `json:"size"`
+	Resume string `json:"resume,omitempty"`
 }
 
 // DownloadRequest is the body of POST /folders/{v}/request-download; Archive asks for a directory as one file.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,8 +12,9 @@ import (
 )
 
 // TestConsole uses the console that is inside the binary in a browser: sessions with their terminals and logs, batch jobs, files, sharing
-// between users, second factors, logins that expire, long tables, hostile names. What the browser refuses because of the policy of the
-// pages fails it.
+// between users, second factors, logins that expire, long tables, hostile names, uploads that go on in another browser, a cluster that is
+// killed and comes back, the clicks of frequent tasks. What the browser refuses because of the policy of the pages fails it, and so does
+// what axe finds.
 func TestConsole(t *testing.T) {
 	t.Parallel()
 	needEngine(t)
@@ -22,15 +24,23 @@ func TestConsole(t *testing.T) {
 	}
 	require.NoError(t, err, "scripts/browser.sh")
 	p := up(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	var me struct {
+		User struct {
+			UUID string `json:"uuid"`
+		} `json:"user"`
+	}
+	p.graphql(`query { user { uuid } }`, nil, &me)
+	t.Cleanup(func() { p.forgetCommits(me.User.UUID) })
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "../scripts/web.sh", "modules").CombinedOutput()
 	require.NoError(t, err, string(out))
-	for _, script := range []string{"console", "stories"} {
+	for _, script := range []string{"console", "stories", "user"} {
 		c := exec.CommandContext(ctx, "node", "test/"+script+".mjs")
 		c.Dir = "../web"
-		c.Env = append(os.Environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
-			"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+tools[1])
+		c.Env = append(p.environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
+			"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+tools[1], "BERTH_BIN="+binary,
+			"BERTH_STOP=kill -9 "+strconv.Itoa(p.pid()), "BERTH_START="+binary+" up --detach --ports auto")
 		out, err := c.CombinedOutput()
 		require.NoError(t, err, "%s: %s", script, out)
 		require.Contains(t, string(out), script+": well")

@@ -473,7 +473,13 @@ func TestConsoleIsServedHere(t *testing.T) {
 	require.Equal(t, 0, o.code, o.err)
 	require.Contains(t, o.err, "no longer serving\n")
 
-	require.Equal(t, 2, b.do(t, "", "console").code)
+	o = b.do(t, "", "console")
+	require.Equal(t, 1, o.code)
+	require.Contains(t, o.err, "is the address of a manager, which has no console")
+	o = b.do(t, "", "console", "--no-browser", "--endpoint", "https://berth.example.org/func")
+	require.Equal(t, 0, o.code, o.err)
+	require.Equal(t, "https://berth.example.org\n", o.out)
+	require.Equal(t, 2, b.do(t, "", "console", "--port", "1").code, "a port is for one that is served here")
 	require.Equal(t, 2, b.do(t, "", "console", "--local", "--origin", "console.example.org").code)
 }
 

@@ -1,7 +1,6 @@
 package manager_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -60,17 +59,26 @@ func TestFoldersWithAProxy(t *testing.T) {
 	require.DirExists(t, filepath.Join(disk, cluster.FolderRef{Scope: f.Scope, Folder: f.ID}.Dir()))
 	_, err = two.Mkdir(ctx, admin, "data", folder.MkdirInput{Paths: []string{"a/b"}, Parents: true})
 	require.NoError(t, err)
-	ticket, err := one.RequestUpload(ctx, admin, "data", "a/b/c.txt", 5)
+	send := func(ticket folder.Ticket, offset, text string) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPatch, ticket.URL+"?token="+ticket.Token, strings.NewReader(text))
+		require.NoError(t, err)
+		req.Header.Set("Tus-Resumable", "1.0.0")
+		req.Header.Set("Upload-Offset", offset)
+		req.Header.Set("Content-Type", "application/offset+octet-stream")
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, http.StatusNoContent, resp.StatusCode)
+	}
+	ticket, err := one.RequestUpload(ctx, admin, "data", "a/b/c.txt", 5, "")
 	require.NoError(t, err)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPatch, ticket.URL+"?token="+ticket.Token, bytes.NewReader([]byte("hello")))
-	require.NoError(t, err)
-	req.Header.Set("Tus-Resumable", "1.0.0")
-	req.Header.Set("Upload-Offset", "0")
-	req.Header.Set("Content-Type", "application/offset+octet-stream")
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.Equal(t, http.StatusNoContent, resp.StatusCode)
+	send(ticket, "0", "hel")
+	again, err := two.RequestUpload(ctx, admin, "data", "a/b/c.txt", 5, ticket.Upload)
+	require.NoError(t, err, "whoever lost the ticket goes on by the upload's name")
+	require.Equal(t, ticket.Upload, again.Upload)
+	send(again, "3", "lo")
+	_, err = two.RequestUpload(ctx, admin, "data", "a/b/c.txt", 5, "00112233445566778899aabbccddeeff")
+	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 	list, err := two.ListFiles(ctx, admin, "data", "./a/b", "", 0)
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1)
@@ -91,7 +99,7 @@ func TestFoldersWithAProxy(t *testing.T) {
 	require.Equal(t, "done", ended.Status)
 	ticket, err = one.RequestDownload(ctx, admin, "copy", "a/b/c.txt", false)
 	require.NoError(t, err)
-	resp, err = http.Get(ticket.URL + "?token=" + ticket.Token) //nolint:noctx // of the test's own server
+	resp, err := http.Get(ticket.URL + "?token=" + ticket.Token) //nolint:noctx // of the test's own server
 	require.NoError(t, err)
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)

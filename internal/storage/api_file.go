@@ -34,21 +34,22 @@ func (p *Proxy) fileRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+wire.PathFetch, p.fetch)
 	mux.HandleFunc("GET "+wire.PathFetch, p.fetch)
 	handle(p, mux, "POST", wire.PathDownload, func(ctx context.Context, q wire.DownloadRequest) (int, any, error) {
-		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (string, error) {
-			return p.transfer.DownloadToken(ctx, transfer.DownloadRequest{Volume: r.volume, Folder: r.folder, Path: q.RelPath, Archive: q.Archive,
-				Clients: q.Clients, Rights: q.Rights})
+		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (wire.TokenReply, error) {
+			return tokenAlone(p.transfer.DownloadToken(ctx, transfer.DownloadRequest{Volume: r.volume, Folder: r.folder, Path: q.RelPath,
+				Archive: q.Archive, Clients: q.Clients, Rights: q.Rights}))
 		})
 	})
 	handle(p, mux, "POST", wire.PathArchive, func(ctx context.Context, q wire.ArchiveRequest) (int, any, error) {
-		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (string, error) {
-			return p.transfer.ArchiveToken(ctx, transfer.ArchiveRequest{Volume: r.volume, Folder: r.folder, Paths: q.Files, Filename: q.Filename,
-				Clients: q.Clients, Rights: q.Rights})
+		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (wire.TokenReply, error) {
+			return tokenAlone(p.transfer.ArchiveToken(ctx, transfer.ArchiveRequest{Volume: r.volume, Folder: r.folder, Paths: q.Files,
+				Filename: q.Filename, Clients: q.Clients, Rights: q.Rights}))
 		})
 	})
 	handle(p, mux, "POST", wire.PathUpload, func(ctx context.Context, q wire.UploadRequest) (int, any, error) {
-		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (string, error) {
-			return p.transfer.UploadToken(ctx, transfer.UploadRequest{Volume: r.volume, Folder: r.folder, Path: q.RelPath, Size: q.Size,
-				Clients: q.Clients, Rights: q.Rights})
+		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (wire.TokenReply, error) {
+			text, upload, err := p.transfer.UploadToken(ctx, transfer.UploadRequest{Volume: r.volume, Folder: r.folder, Path: q.RelPath,
+				Size: q.Size, Resume: q.Resume, Clients: q.Clients, Rights: q.Rights})
+			return wire.TokenReply{Token: text, Upload: upload}, err
 		})
 	})
 	handle(p, mux, "POST", wire.PathRights, func(_ context.Context, q wire.RightsRequest) (int, any, error) {

@@ -64,11 +64,18 @@ type transferTarget struct {
 
 // token asks the client-facing side for a token, for a bounded time.
 func (p *Proxy) token(ctx context.Context, name, vfid string,
-	make func(context.Context, transferTarget) (string, error)) (int, any, error) {
+	make func(context.Context, transferTarget) (wire.TokenReply, error)) (int, any, error) {
 	m, f, err := p.onFolder(name, vfid)
 	if err != nil {
 		return 0, nil, err
 	}
-	text, err := ask(ctx, m, func(ctx context.Context, _ volume.Volume) (string, error) { return make(ctx, transferTarget{name, f}) }, nil)
-	return http.StatusOK, wire.TokenReply{Token: text}, err
+	reply, err := ask(ctx, m, func(ctx context.Context, _ volume.Volume) (wire.TokenReply, error) {
+		return make(ctx, transferTarget{name, f})
+	}, nil)
+	return http.StatusOK, reply, err
+}
+
+// tokenAlone is a reply of a token that names no upload.
+func tokenAlone(text string, err error) (wire.TokenReply, error) {
+	return wire.TokenReply{Token: text}, err
 }

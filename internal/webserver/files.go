@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/web"
 )
 
 // files are those of a web interface. What lies outside of its directory cannot be reached, also not by links.
@@ -27,7 +28,7 @@ type files struct {
 const (
 	indexFile = "index.html"
 	maxIndex  = 4 << 20
-	nonceMark = "{{nonce}}"
+	nonceMark = web.NonceMark
 )
 
 func openFiles(dir string) (*files, error) {
@@ -133,10 +134,6 @@ const (
 	policyNonce = "default-src 'self'; script-src 'self' 'nonce-" + nonceMark + "' 'wasm-unsafe-eval' blob:; " + policyRest
 	// policyPlain is for pages without a place for the nonce, whose own scripts must run all the same.
 	policyPlain = "default-src 'self'; script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' blob:; " + policyRest
-	// policyOwn is for the console: nothing inline, and connections to storage proxies and app proxies beside this server.
-	policyOwn = "default-src 'none'; script-src 'self' 'nonce-" + nonceMark + "'; style-src 'self' 'nonce-" + nonceMark + "'; " +
-		"img-src 'self' data: blob:; font-src 'self'; manifest-src 'self'; worker-src 'self'; connect-src 'self' http: https: ws: wss:; " +
-		"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
 // policy sets the Content-Security-Policy of a page and returns it with the nonce put in.
@@ -146,7 +143,7 @@ func (s *Server) policy(v *visit, text []byte) []byte {
 	switch {
 	case rule != "":
 	case s.files.own:
-		rule = policyOwn
+		rule = web.Policy
 	case bytes.Contains(text, []byte(nonceMark)):
 		rule = policyNonce
 	default:

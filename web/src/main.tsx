@@ -11,7 +11,7 @@ import '@/design/base.css'
 import { nonce, theme } from '@/design/theme'
 import { Gate } from '@/shell/Gate'
 import { router } from '@/shell/router'
-import { reloadWhenReplaced } from '@/shell/versions'
+import { keepAssets, reloadWhenReplaced } from '@/shell/versions'
 import '@/shell/shell.css'
 import { currentLanguage } from '@/words'
 
@@ -19,6 +19,7 @@ import { currentLanguage } from '@/words'
 if (nonce()) setNonce(nonce())
 document.documentElement.lang = currentLanguage()
 reloadWhenReplaced()
+if (import.meta.env.PROD) keepAssets()
 
 createRoot(document.getElementById('root')!).render(
   <StrictMode>

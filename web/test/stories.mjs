@@ -92,11 +92,11 @@ try {
   })
   await at('download', page, async () => {
     const came = page.waitForEvent('download')
-    await page.getByRole('button', { name: 'a.txt', exact: true }).click()
+    await page.getByRole('row').filter({ hasText: 'a.txt' }).getByRole('checkbox').check()
+    await page.getByRole('button', { name: 'Download', exact: true }).click()
     if (readFileSync(await (await came).path(), 'utf8') !== 'hello a') throw new Error('the file is another one')
   })
   await at('rename-and-delete', page, async () => {
-    await page.getByRole('row').filter({ hasText: 'a.txt' }).getByRole('checkbox').check()
     await page.getByRole('button', { name: 'Rename' }).click()
     await page.getByRole('dialog').getByLabel('Name').fill('b.txt')
     await page.getByRole('dialog').getByRole('button', { name: 'Rename' }).click()
@@ -126,7 +126,8 @@ try {
   await at('second-user', other.page, async () => {
     await login(other.page, second)
     if (await other.page.getByRole('link', { name: 'Users', exact: true }).count()) throw new Error('a user sees administration')
-    await other.page.getByRole('button', { name: '1 invitation waits' }).click()
+    await other.page.getByRole('button', { name: 'Notifications, 1 unread' }).click()
+    await other.page.getByText(`shares ${folder} with you`).click()
     await other.page.getByRole('button', { name: 'Accept' }).click()
     await other.page.getByRole('tab', { name: /Folders/ }).click()
     await other.page.getByRole('link', { name: folder }).click()

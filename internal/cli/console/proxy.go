@@ -35,6 +35,8 @@ type proxy struct {
 	path   string // /random/
 	now    func() time.Time
 	mux    *http.ServeMux
+	// console says that the whole console is served beside this.
+	console bool
 
 	mu     sync.Mutex
 	tokens []string
@@ -266,6 +268,7 @@ var pageText = template.Must(template.New("page").Parse(`<!doctype html>
 <style>body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}li{margin:.2rem 0}
 	small{opacity:.7}</style>
 <h1>Apps at {{.Endpoint}}</h1>
+{{if .Console}}<p><a href="console">Open the console</a></p>{{end}}
 {{with .Problem}}<p role="alert">{{.}}</p>{{end}}
 {{range .Sessions}}<h2>{{.Name}}</h2>{{with .Problem}}<p role="alert">{{.}}</p>{{end}}<ul>
 {{range .Apps}}<li><a href="{{.Link}}" target="_blank" rel="noopener">{{.Name}}</a> <small>{{.Protocol}}{{with .State}}, {{.}}{{end}}
@@ -288,8 +291,9 @@ func (p *proxy) page(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	data := struct {
 		Endpoint, Problem string
+		Console           bool
 		Sessions          []pageSession
-	}{Endpoint: p.c.Config().Endpoint}
+	}{Endpoint: p.c.Config().Endpoint, Console: p.console}
 	list, err := p.c.Sessions(ctx, api.SessionFilter{Statuses: []string{api.StatusRunning}, Limit: maxListed})
 	if err != nil {
 		data.Problem = err.Error()

@@ -105,7 +105,7 @@ func TestHostRefusalNamesHostAndPermission(t *testing.T) {
 	r := newRig(t)
 	r.sql(`UPDATE domains SET allowed_vfolder_hosts = '{"p:v": ["create-vfolder"]}' WHERE name = 'd'`)
 	f := r.create(r.alice, "data")
-	_, err := r.RequestUpload(t.Context(), r.alice, "data", "x", 1)
+	_, err := r.RequestUpload(t.Context(), r.alice, "data", "x", 1, "")
 	wantKind(t, err, fault.Denied, "upload")
 	for _, word := range []string{"upload-file", "data", host, "alice@x"} {
 		if err != nil && !strings.Contains(err.Error(), word) {
@@ -114,7 +114,7 @@ func TestHostRefusalNamesHostAndPermission(t *testing.T) {
 	}
 	// A keypair's policy and an older plain list add to it.
 	r.sql(`UPDATE keypair_resource_policies SET allowed_vfolder_hosts = '["p:v"]'`)
-	ticket, err := r.RequestUpload(t.Context(), r.alice, string(f.ID), "./x", 1)
+	ticket, err := r.RequestUpload(t.Context(), r.alice, string(f.ID), "./x", 1, "")
 	r.must(err)
 	if ticket.URL != "http://clients/upload" || ticket.Token != "t" {
 		t.Errorf("ticket = %+v", ticket)
@@ -319,7 +319,7 @@ func TestTokensCarryTheNetworksOfTheirUser(t *testing.T) {
 	f := r.create(r.alice, "data")
 	id := string(f.ID)
 	ask := func(a authz.Actor) {
-		_, err := r.RequestUpload(t.Context(), a, id, "x", 1)
+		_, err := r.RequestUpload(t.Context(), a, id, "x", 1, "")
 		r.must(err)
 		_, err = r.RequestDownload(t.Context(), a, id, "x", false)
 		r.must(err)

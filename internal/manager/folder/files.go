@@ -327,11 +327,11 @@ func (s *Service) ticket(ctx context.Context, p place, what, path, door string, 
 	if err := s.ask(ctx, p, what, "POST", path, request, &t); err != nil {
 		return Ticket{}, err
 	}
-	return Ticket{Token: t.Token, URL: strings.TrimRight(base, "/") + door}, nil
+	return Ticket{Token: t.Token, URL: strings.TrimRight(base, "/") + door, Upload: t.Upload}, nil
 }
 
-// RequestUpload lets a client write one file of that size in bytes.
-func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path string, size int64) (_ Ticket, err error) {
+// RequestUpload lets a client write one file of that size in bytes; resume goes on with an upload of that folder that was begun before.
+func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path string, size int64, resume string) (_ Ticket, err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "folder.upload", ref)
 	defer end(&err)
 	decide := func(ref string) (place, error) {
@@ -349,7 +349,7 @@ func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path st
 		return Ticket{}, fault.Invalidf("a file of %d bytes cannot be uploaded", size).WithNext("give the size of the file in bytes")
 	}
 	return s.ticket(ctx, p, "begin the upload of "+rel, storage.PathUpload, "/upload",
-		storage.UploadRequest{PathRequest: p.path(rel), Size: size, Allowed: comingFrom(a), Rights: rights})
+		storage.UploadRequest{PathRequest: p.path(rel), Size: size, Resume: resume, Allowed: comingFrom(a), Rights: rights})
 }
 
 // RequestDownload lets a client read one file, or a directory as an archive.

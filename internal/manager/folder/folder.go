@@ -229,6 +229,8 @@ type Listing struct {
 type Ticket struct {
 	Token string
 	URL   string
+	// Upload names an upload for RequestUpload; "" where there is none.
+	Upload string
 }
 
 // TransferInput copies between a folder and an object store.

@@ -50,7 +50,7 @@ func TestTrashRestoreAndRemove(t *testing.T) {
 	}
 	_, err = r.Rename(ctx, r.alice, string(f.ID), "other")
 	wantKind(t, err, fault.Conflict, "rename in the trash bin")
-	_, err = r.RequestUpload(ctx, r.alice, string(f.ID), "a", 1)
+	_, err = r.RequestUpload(ctx, r.alice, string(f.ID), "a", 1, "")
 	wantKind(t, err, fault.Conflict, "upload into the trash bin")
 
 	// A new folder may have the name; the old one cannot come back then, except after a rename.

@@ -145,7 +145,7 @@ func TestStrangersAndReaders(t *testing.T) {
 			_, err := r.Import(ctx, a, id, folder.TransferInput{Store: put})
 			return err
 		}},
-		{name: "RequestUpload", writes: true, do: func(a authz.Actor) error { _, err := r.RequestUpload(ctx, a, id, "x", 0); return err }},
+		{name: "RequestUpload", writes: true, do: func(a authz.Actor) error { _, err := r.RequestUpload(ctx, a, id, "x", 0, ""); return err }},
 		{name: "RenameFile", writes: true, do: func(a authz.Actor) error { return r.RenameFile(ctx, a, id, "x", "y") }},
 		{name: "MoveFile", writes: true, do: func(a authz.Actor) error { return r.MoveFile(ctx, a, id, "x", "y") }},
 		{name: "DeleteFilesAsync", writes: true, do: func(a authz.Actor) error {
@@ -433,12 +433,12 @@ func TestProjectSharing(t *testing.T) {
 	if err != nil || len(who) != 1 {
 		t.Fatal(who, err)
 	}
-	_, err = r.RequestUpload(ctx, r.bob, "shared", "x", 1)
+	_, err = r.RequestUpload(ctx, r.bob, "shared", "x", 1, "")
 	wantKind(t, err, fault.Denied, "upload of one with ro")
 	if err != nil && fault.ReasonOf(err) != "vfolder-permission-error" {
 		t.Errorf("reason %s", fault.ReasonOf(err))
 	}
-	_, err = r.RequestUpload(ctx, r.alice, "shared", "x", 1)
+	_, err = r.RequestUpload(ctx, r.alice, "shared", "x", 1, "")
 	r.must(err)
 	_, err = r.DeleteFiles(ctx, r.alice, "shared", []string{"x"}, false)
 	wantKind(t, err, fault.Denied, "delete with rw")

@@ -170,7 +170,7 @@ func TestADecisionThatWasOvertakenMakesNoToken(t *testing.T) {
 	_, err := r.RequestDownload(t.Context(), stale, string(f.ID), "f", false)
 	require.True(t, fault.Is(err, fault.Denied), "%v", err)
 	r.sql(`UPDATE users SET status = 'inactive' WHERE id = $1`, r.bob.UserID)
-	_, err = r.RequestUpload(t.Context(), r.bob, string(f.ID), "f", 1)
+	_, err = r.RequestUpload(t.Context(), r.bob, string(f.ID), "f", 1, "")
 	require.True(t, fault.Is(err, fault.Denied), "%v", err)
 }
 

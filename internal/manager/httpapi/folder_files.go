@@ -76,17 +76,19 @@ func (a *API) makeDirectories(c *call, p *params.Set) error {
 	return c.json(status, resultsOf(r))
 }
 
-func ticketOf(t folder.Ticket) api.Ticket { return api.Ticket{Token: t.Token, URL: t.URL} }
+func ticketOf(t folder.Ticket) api.Ticket {
+	return api.Ticket{Token: t.Token, URL: t.URL, Upload: t.Upload}
+}
 
 func (a *API) requestUpload(c *call, p *params.Set) error {
-	path, size := p.Need("path"), p.Number("size", -1, 0, math.MaxInt64)
+	path, size, resume := p.Need("path"), p.Number("size", -1, 0, math.MaxInt64), p.Text("resume", "")
 	if !p.Has("size") {
 		p.Fail("size", "is required")
 	}
 	if err := p.Err(); err != nil {
 		return err
 	}
-	t, err := a.folders.RequestUpload(c.ctx(), c.actor, c.r.PathValue("v"), path, int64(size))
+	t, err := a.folders.RequestUpload(c.ctx(), c.actor, c.r.PathValue("v"), path, int64(size), resume)
 	if err != nil {
 		return err
 	}

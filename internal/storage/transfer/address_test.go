@@ -23,7 +23,7 @@ func TestTokensAreBoundToNetworks(t *testing.T) {
 		require.NoError(t, err)
 	})
 	tokens := func(clients ...string) (up, down, archive string) {
-		up, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "new", Size: 5, Clients: clients})
+		up, _, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "new", Size: 5, Clients: clients})
 		require.NoError(t, err)
 		down, err = r.s.DownloadToken(ctx, transfer.DownloadRequest{Volume: "volume1", Folder: folder, Path: "f", Clients: clients})
 		require.NoError(t, err)

@@ -173,7 +173,7 @@ func (r *rig) missing(p string) {
 
 func (p *proxy) uploadToken(path string, size int64) string {
 	p.t.Helper()
-	tok, err := p.s.UploadToken(context.Background(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: path, Size: size})
+	tok, _, err := p.s.UploadToken(context.Background(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: path, Size: size})
 	require.NoError(p.t, err)
 	return tok
 }

@@ -40,7 +40,7 @@ func (p *proxy) entitled(t *testing.T, upload bool, size int64) string {
 	var err error
 	rights := &wire.TokenRights{User: "ada"}
 	if upload {
-		token, err = p.s.UploadToken(context.Background(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "f", Size: size,
+		token, _, err = p.s.UploadToken(context.Background(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "f", Size: size,
 			Rights: rights})
 	} else {
 		token, err = p.s.DownloadToken(context.Background(), transfer.DownloadRequest{Volume: "volume1", Folder: folder, Path: "f",

@@ -191,49 +191,87 @@ func lifeOf(base time.Duration, size int64) time.Duration {
 	return base + time.Duration(size>>20)*time.Second
 }
 
-// UploadToken makes the session of an upload and its token. A file of size 0 is written at once, because clients
-// send nothing for it. Errors: Invalid (path, size), NotFound (folder), Conflict (a directory has that path),
-// Exhausted (quota, disk), Unavailable.
-func (s *Server) UploadToken(ctx context.Context, q UploadRequest) (string, error) {
+// UploadToken makes the session of an upload, or finds the one to go on with, and its token. A file of size 0 is written at once, because
+// clients send nothing for it. Errors: Invalid (path, size), NotFound (folder, the upload to go on with), Conflict (a directory has that
+// path), Exhausted (quota, disk), Unavailable.
+func (s *Server) UploadToken(ctx context.Context, q UploadRequest) (token, session string, err error) {
 	p, err := cleanFile(q.Path)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if err := s.checkSize(q.Size, p); err != nil {
-		return "", err
+		return "", "", err
 	}
 	v, err := s.volume(q.Volume)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	tree, err := v.OpenFolder(ctx, q.Folder)
 	if err != nil {
-		return "", fmt.Errorf("upload %s: %w", p, err)
+		return "", "", fmt.Errorf("upload %s: %w", p, err)
 	}
 	defer tree.Close()
 	if err := placeable(tree, p); err != nil {
-		return "", err
+		return "", "", err
+	}
+	if q.Size > 0 && q.Resume != "" {
+		return s.resumeToken(ctx, v, q, p)
 	}
 	if err := v.Charge(ctx, q.Folder.Scope, q.Size); err != nil {
-		return "", fmt.Errorf("upload %s of %d bytes: %w", p, q.Size, err)
+		return "", "", fmt.Errorf("upload %s of %d bytes: %w", p, q.Size, err)
 	}
-	c := claims{Op: opUpload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Size: q.Size, Clients: q.Clients,
-		Rights: q.Rights}
 	if q.Size == 0 {
 		if err := tree.WriteFile(ctx, p, strings.NewReader(""), fileMode); err != nil {
-			return "", fmt.Errorf("upload %s: %w", p, err)
+			return "", "", fmt.Errorf("upload %s: %w", p, err)
 		}
-		return s.tokens.sign(c, s.o.UploadLife)
+		return s.signUpload(q, p, "")
 	}
-	if c.Session, err = s.tokens.id(); err != nil {
-		return "", err
+	if session, err = s.tokens.id(); err != nil {
+		return "", "", err
 	}
-	staged, err := v.Stage(ctx, q.Folder, c.Session, true)
+	staged, err := v.Stage(ctx, q.Folder, session, true)
 	if err != nil {
-		return "", fmt.Errorf("begin the upload of %s: %w", p, err)
+		return "", "", fmt.Errorf("begin the upload of %s: %w", p, err)
 	}
 	defer staged.Close()
-	return s.tokens.sign(c, lifeOf(s.o.UploadLife, q.Size))
+	return s.signUpload(q, p, session)
+}
+
+// resumeToken makes another token for an upload of the folder. What came of it is charged already and stays. Who asks has the right to
+// write into the folder anew; that they know the upload's name gives them nothing.
+func (s *Server) resumeToken(ctx context.Context, v volume.Volume, q UploadRequest, p string) (token, session string, err error) {
+	g := grant{op: opUpload, volume: q.Volume, folder: q.Folder, path: p, size: q.Size, session: q.Resume}
+	if !isSession(q.Resume) {
+		return "", "", noSession(g, "its name is none of an upload")
+	}
+	staged, err := v.Stage(ctx, q.Folder, q.Resume, false)
+	if fault.Is(err, fault.NotFound) {
+		u := &upload{v: v, g: g, target: p}
+		if err := u.gone(ctx); err != nil {
+			return "", "", err
+		}
+		return s.signUpload(q, p, q.Resume) // it is complete, and the client hears that
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("continue the upload of %s: %w", p, err)
+	}
+	defer staged.Close()
+	size, _, err := verifiedSize(staged)
+	if err != nil {
+		return "", "", err
+	}
+	if size > q.Size {
+		return "", "", fault.Invalidf("the upload of %s holds %d bytes already, and its file has %d", p, size, q.Size).
+			WithReason(reasonInvalidParams).WithNext("begin a new upload: it is another file")
+	}
+	return s.signUpload(q, p, q.Resume)
+}
+
+func (s *Server) signUpload(q UploadRequest, p, session string) (string, string, error) {
+	c := claims{Op: opUpload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Size: q.Size, Session: session, Clients: q.Clients,
+		Rights: q.Rights}
+	text, err := s.tokens.sign(c, lifeOf(s.o.UploadLife, q.Size))
+	return text, session, err
 }
 
 // placeable refuses a path where something is that is no file, or whose directory is a file or, because writing never follows one,

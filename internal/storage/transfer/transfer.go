@@ -114,6 +114,8 @@ type UploadRequest struct {
 	Folder cluster.FolderRef
 	Path   string // relative, as the client wrote it
 	Size   int64
+	// Resume names an upload of the folder that goes on; "" begins one.
+	Resume string
 	// Clients are the addresses and prefixes that the token may be used from; none means all.
 	Clients []string
 	Rights  *wire.TokenRights // nil of managers that know none

@@ -134,7 +134,7 @@ func TestHostilePaths(t *testing.T) {
 	bad := []string{"..", "../x", "a/../../x", "a/..", "/etc/passwd", "a\x00b", "\xff\xfe", strings.Repeat("n", 256),
 		strings.Repeat("d/", 2100) + "x"}
 	for _, p := range bad {
-		_, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: p, Size: 3})
+		_, _, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: p, Size: 3})
 		require.Equal(t, fault.Invalid, fault.KindOf(err), "upload %q: %v", p, err)
 		_, err = r.s.DownloadToken(ctx, transfer.DownloadRequest{Volume: "volume1", Folder: folder, Path: p})
 		require.Equal(t, fault.Invalid, fault.KindOf(err), "download %q: %v", p, err)
@@ -152,7 +152,7 @@ func TestHostilePaths(t *testing.T) {
 	}
 	require.EqualValues(t, 0, r.head(tok).offset(t))
 	for _, p := range []string{"", ".", "a/", "./"} {
-		_, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: p, Size: 3})
+		_, _, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: p, Size: 3})
 		require.Equal(t, fault.Invalid, fault.KindOf(err), "%q", p)
 	}
 }
@@ -164,13 +164,13 @@ func TestUploadThroughLinks(t *testing.T) {
 	require.NoError(t, os.Symlink(outside, r.path("out")))
 	require.NoError(t, os.WriteFile(filepath.Join(outside, "victim"), []byte("safe"), 0o644))
 	require.NoError(t, os.Symlink(filepath.Join(outside, "victim"), r.path("victim")))
-	if tok, err := r.s.UploadToken(context.Background(),
+	if tok, _, err := r.s.UploadToken(context.Background(),
 		transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "out/x", Size: 3}); err == nil {
 		a := r.patch(tok, 0, []byte("abc"))
 		require.GreaterOrEqual(t, a.status, 400)
 		require.Less(t, a.status, 500)
 	}
-	_, err := r.s.UploadToken(context.Background(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "victim", Size: 3})
+	_, _, err := r.s.UploadToken(context.Background(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "victim", Size: 3})
 	require.Equal(t, fault.Conflict, fault.KindOf(err), "%v", err)
 	q := token(r.uploadToken("f/victim", 3)) // the link comes after the token
 	require.NoError(t, os.Symlink(outside, r.path("f")))
@@ -193,7 +193,7 @@ func TestUploadIntoWhatIsNoDirectory(t *testing.T) {
 	require.NoError(t, os.Symlink("dir", r.path("link")))
 	for _, size := range []int64{0, 3} {
 		for _, p := range []string{"file/x", "link/x", "link/deeper/x"} {
-			_, err := r.s.UploadToken(t.Context(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: p, Size: size})
+			_, _, err := r.s.UploadToken(t.Context(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: p, Size: size})
 			require.Equal(t, fault.Conflict, fault.KindOf(err), "%s: %v", p, err)
 			require.NotEmpty(t, fault.NextOf(err))
 		}
@@ -419,7 +419,7 @@ func TestUploadTokenRefusals(t *testing.T) {
 		"empty":     {transfer.UploadRequest{Volume: "volume1", Folder: gone, Path: "x"}, fault.NotFound},
 		"volume":    {transfer.UploadRequest{Volume: "v", Folder: folder, Path: "x", Size: 1}, fault.Unavailable},
 	} {
-		_, err := r.s.UploadToken(ctx, c.q)
+		_, _, err := r.s.UploadToken(ctx, c.q)
 		require.Equal(t, c.want, fault.KindOf(err), "%s: %v", name, err)
 	}
 }
@@ -430,7 +430,7 @@ func TestQuota(t *testing.T) {
 	const limit, size = 1 << 20, 800 << 10
 	data := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 	require.NoError(t, r.v.SetScope(ctx, folder.Scope, limit))
-	_, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "x", Size: limit + 1})
+	_, _, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "x", Size: limit + 1})
 	require.Equal(t, fault.Exhausted, fault.KindOf(err), "%v", err)
 	// Two that fit alone and not together: the second one hears of it while it writes.
 	one, two := r.uploadToken("one", size), r.uploadToken("two", size)

@@ -1,6 +1,7 @@
 // Package storage is what managers and storage proxies say to each other: how a proxy announces itself in
 // etcd, and the JSON of its manager-facing API.
 //
+// Version 4 (2026-11-27) names uploads, so that a client that lost its token goes on with one (UploadRequest.Resume).
 // Version 3 (2026-11-22) proves announcements (Presence.Proof). A manager takes those of earlier versions as they are, unless it has
 // seen a proven one of the same proxy.
 // Version 2 (2026-11-22) tells proxies about changed rights (PathRights) and puts them into tokens; both sides understand version 1.
@@ -11,7 +12,7 @@ package storage
 import "time"
 
 // Version is the protocol's version.
-const Version = 3
+const Version = 4
 
 // Auth is the header with the key that a manager shows a proxy.
 const Auth = "X-BackendAI-Storage-Auth-Token"
@@ -220,6 +221,8 @@ type ArchiveRequest struct {
 type UploadRequest struct {
 	PathRequest
 	Size int64 `json:"size"`
+	// Resume names an upload that was begun before (TokenReply.Upload); "" begins one, which proxies before version 4 always do.
+	Resume string `json:"resume,omitempty"`
 	Allowed
 	Rights *TokenRights `json:"rights,omitempty"`
 }
@@ -233,6 +236,8 @@ type Allowed struct {
 // TokenReply is a token for the client-facing API.
 type TokenReply struct {
 	Token string `json:"token"`
+	// Upload names the upload of the token; it is no secret.
+	Upload string `json:"upload,omitempty"`
 }
 
 // DeleteRequest deletes paths.

@@ -52,6 +52,8 @@ interface Options {
   query?: Record<string, string | number | boolean | undefined>
   signal?: AbortSignal
   text?: boolean
+  /** Bytes that are sent as they are. */
+  raw?: Blob
   /** A login that is refused is an answer, not an expired login. */
   anonymous?: boolean
 }
@@ -86,15 +88,16 @@ export async function problemOf(r: Response): Promise<Problem> {
 async function send(path: string, o: Options): Promise<Response> {
   const headers: Record<string, string> = { 'X-BackendAI-Version': 'v8.20240915' }
   if (o.body !== undefined) headers['Content-Type'] = 'application/json'
+  if (o.raw) headers['Content-Type'] = o.raw.type
   if (o.text) headers['Accept'] = 'text/plain'
   let r: Response
   try {
     r = await fetch(address(path, o.query), {
-      method: o.method ?? (o.body === undefined ? 'GET' : 'POST'),
+      method: o.method ?? (o.body === undefined && !o.raw ? 'GET' : 'POST'),
       headers,
       credentials: 'same-origin',
       signal: o.signal ?? null,
-      body: o.body === undefined ? null : JSON.stringify(o.body),
+      body: o.raw ?? (o.body === undefined ? null : JSON.stringify(o.body)),
     })
   } catch (err) {
     if (o.signal?.aborted) throw err
@@ -129,6 +132,29 @@ export async function func<T>(path: string, o: Options = {}): Promise<T> {
 /** Asks a manager for text. */
 export async function funcText(path: string, o: Options = {}): Promise<string> {
   return (await send('/func' + path, { ...o, text: true })).text()
+}
+
+/** Asks a manager for bytes. */
+export async function funcBytes(path: string, o: Options = {}): Promise<Uint8Array> {
+  return new Uint8Array(await (await send('/func' + path, o)).arrayBuffer())
+}
+
+/** An answer of a storage proxy, whose address has the right to it inside. It is never kept. */
+export async function foreign(url: string, o: { range?: number; signal?: AbortSignal } = {}): Promise<Response> {
+  let r: Response
+  try {
+    r = await fetch(url, {
+      credentials: 'omit',
+      cache: 'no-store',
+      signal: o.signal ?? null,
+      ...(o.range ? { headers: { Range: `bytes=0-${o.range - 1}` } } : {}),
+    })
+  } catch (err) {
+    if (o.signal?.aborted) throw err
+    throw new Problem(0, 'unreachable', 'The storage does not answer.', 'The storage does not answer.', 'Try again in some seconds.', '')
+  }
+  if (!r.ok && r.status !== 416) throw await problemOf(r)
+  return r
 }
 
 /** Follows an answer of text as it comes. */

@@ -31,6 +31,9 @@ interface Props<T> {
   onOpen?: (row: T) => void
   order?: string
   onOrder?: (order: string) => void
+  /** The key of the row that is looked at beside the table; Space opens and closes it, and the cursor takes it along. */
+  peek?: string | null
+  onPeek?: (row: T | null) => void
   selected?: Set<string>
   onSelect?: (keys: Set<string>) => void
   bulk?: ReactNode
@@ -83,6 +86,8 @@ export function DataTable<T>(p: Props<T>) {
     const at = Math.max(0, Math.min(count - 1, to))
     setCursor(at)
     v.scrollToIndex(at)
+    const r = p.row(at)
+    if (p.peek && r) p.onPeek?.(r)
   }
   const onKey = (e: React.KeyboardEvent) => {
     if ((e.target as HTMLElement).closest('input:not([type="checkbox"]), textarea') || e.metaKey || e.ctrlKey || e.altKey) return
@@ -109,6 +114,12 @@ export function DataTable<T>(p: Props<T>) {
     } else if (e.key === 'Enter' && at && e.target === e.currentTarget) {
       did()
       p.onOpen?.(at)
+    } else if (e.key === ' ' && at && p.onPeek && e.target === e.currentTarget) {
+      did()
+      p.onPeek(p.peek === p.rowKey(at) ? null : at)
+    } else if (e.key === 'Escape' && p.peek) {
+      did()
+      p.onPeek?.(null)
     } else if (e.key === 'Escape' && p.selected?.size) {
       did()
       p.onSelect?.(new Set())
@@ -184,12 +195,12 @@ export function DataTable<T>(p: Props<T>) {
             })}
           </div>
           {p.total === undefined ? (
-            <div aria-busy="true" aria-label={t('state.loading')}>
+            <div role="rowgroup" aria-busy="true" aria-label={t('state.loading')}>
               {Array.from({ length: 8 }, (_, i) => (
-                <div key={i} className="tr" role="presentation" style={{ gridTemplateColumns: template }}>
-                  {p.onSelect && <div className="td" />}
+                <div key={i} className="tr" role="row" style={{ gridTemplateColumns: template }}>
+                  {p.onSelect && <div className="td" role="cell" />}
                   {columns.map((c, j) => (
-                    <div key={c.id} className="td">
+                    <div key={c.id} className="td" role="cell">
                       <Bone w={`${80 - (((i + j) * 13) % 40)}%`} h={12} />
                     </div>
                   ))}

@@ -2,9 +2,11 @@ import { Button, Checkbox, MantineProvider, PasswordInput, Select, Switch, TextI
 import { useState } from 'react'
 import { Problem } from '@/api/http'
 import { t } from '@/words'
+import { CopyAsMenu } from './CopyAs'
 import { Listing } from './DataTable'
 import { Icon } from './icons'
 import { nonce, theme } from './theme'
+import { Views } from './Views'
 import {
   Cli,
   ConfirmAction,
@@ -119,6 +121,10 @@ function Sheet({ of }: { of: string }) {
         ))}
         <StateBadge status="TERMINATED" result="FAILURE" />
         <StateBadge status="TERMINATED" result="SUCCESS" plain />
+      </div>
+      <div className="row wrap">
+        <CopyAsMenu cli="berth session list" api={{ method: 'GET', path: '/folders' }} />
+        <Views table={`design-${of}`} now={{ search: {}, hidden: [] }} onOpen={() => {}} />
       </div>
       <div className="row wrap">
         <Button variant="filled">Start session</Button>

@@ -145,7 +145,7 @@ export function Bone({ w = '100%', h = 14, style }: { w?: number | string; h?: n
 /** Lines of a layout that is being loaded. */
 export function Skeleton({ lines = 4, h = 14 }: { lines?: number; h?: number }) {
   return (
-    <div className="stack" aria-busy="true" aria-label={t('state.loading')}>
+    <div className="stack" role="status" aria-busy="true" aria-label={t('state.loading')}>
       {Array.from({ length: lines }, (_, i) => (
         <Bone key={i} h={h} w={`${92 - ((i * 17) % 40)}%`} />
       ))}

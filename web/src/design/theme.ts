@@ -1,3 +1,4 @@
+import { t } from '@/words'
 import { Button, createTheme, Modal, Tooltip, type MantineColorsTuple } from '@mantine/core'
 
 // Mantine wants ten shades; what is shown comes from tokens.css by the variables that base.css sets.
@@ -45,7 +46,13 @@ export const theme = createTheme({
       styles: { root: { height: 32, paddingInline: 12 }, label: { fontWeight: 500, fontSize: 13 } },
     }),
     Modal: Modal.extend({
-      defaultProps: { centered: true, overlayProps: { backgroundOpacity: 0.35 }, transitionProps: { duration: 120 } },
+      // A function, because the language can change.
+      defaultProps: (() => ({
+        centered: true,
+        overlayProps: { backgroundOpacity: 0.35 },
+        transitionProps: { duration: 120 },
+        closeButtonProps: { 'aria-label': t('do.close') },
+      })) as never,
       styles: { title: { fontWeight: 600, fontSize: 15 } },
     }),
     Tooltip: Tooltip.extend({ defaultProps: { openDelay: 350, transitionProps: { duration: 120 } } }),

@@ -1,9 +1,10 @@
-import { Button, Menu, Modal, Select, TextInput } from '@mantine/core'
+import { Button, Menu, Modal, TextInput } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
-import { useRef, useState, type FormEvent } from 'react'
+import { lazy, Suspense, useRef, useState, type FormEvent } from 'react'
 import { bytes } from '@/design/amounts'
 import { Listing, type Column } from '@/design/DataTable'
+import { CopyAs } from '@/design/CopyAs'
 import { Icon } from '@/design/icons'
 import { Ago, Bone, ConfirmAction, EmptyState, ErrorState, Id, PageHead, Skeleton, toast, useTitle } from '@/design/parts'
 import { t, tAny } from '@/words'
@@ -12,19 +13,21 @@ import {
   downloadAddress,
   filesQuery,
   folderQuery,
-  invite,
   leaveFolder,
   makeDirectory,
   renameFile,
   renameFolder,
-  sentQuery,
-  setShare,
-  sharesQuery,
   trashFolder,
   type File as Entry,
   type FolderDetail,
 } from './queries'
+import { save } from './content'
+import { Move } from './Move'
+import { ShareDialog } from './Share'
+import { Space } from './Space'
 import { droppedFiles, upload } from './uploads'
+
+const FileView = lazy(() => import('./FileView').then((m) => ({ default: m.FileView })))
 
 const route = getRouteApi('/data/$folder')
 
@@ -64,7 +67,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
   const q = useQuery(filesQuery(f.id, path))
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const [over, setOver] = useState(false)
-  const [ask, setAsk] = useState<'' | 'dir' | 'rename' | 'delete' | 'name' | 'trash' | 'share' | 'leave'>('')
+  const [ask, setAsk] = useState<'' | 'dir' | 'move' | 'rename' | 'delete' | 'name' | 'trash' | 'share' | 'leave'>('')
   const [error, setError] = useState<unknown>(null)
   const pick = useRef<HTMLInputElement>(null)
   const pickDir = useRef<HTMLInputElement>(null)
@@ -79,16 +82,15 @@ function Browser({ of: f }: { of: FolderDetail }) {
     setError(null)
     if (list.length) upload(f.id, f.name, path, list).then(look, setError)
   }
+  const fetchAway = (paths: string[], archive: boolean) => {
+    setError(null)
+    downloadAddress(f.id, paths, archive).then((url) => save(url, ''), setError)
+  }
+  const view = (file: string) => void go({ search: (old) => ({ ...old, file }) })
   const download = (names: string[]) => {
     setError(null)
     const one = names.length === 1 ? q.data?.items.find((e) => e.name === names[0]) : undefined
-    downloadAddress(f.id, names.map(full), !one || one.type === 'DIRECTORY').then((url) => {
-      const a = document.createElement('a')
-      a.href = url
-      a.rel = 'noopener'
-      a.download = ''
-      a.click()
-    }, setError)
+    fetchAway(names.map(full), !one || one.type === 'DIRECTORY')
   }
   const parts = path === '.' ? [] : path.split('/')
   const columns: Column<Entry>[] = [
@@ -101,7 +103,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
           type="button"
           className="copy"
           style={{ color: 'var(--b-ink)', padding: 0 }}
-          onClick={() => (e.type === 'DIRECTORY' ? open(full(e.name)) : download([e.name]))}>
+          onClick={() => (e.type === 'DIRECTORY' ? open(full(e.name)) : view(e.name))}>
           <Icon name={e.type === 'DIRECTORY' ? 'folder' : 'file'} />
           <span>{e.name}</span>
           {e.symlink_target && <span className="dim">→ {e.symlink_target}</span>}
@@ -196,6 +198,10 @@ function Browser({ of: f }: { of: FolderDetail }) {
             <Menu.Item onClick={() => download(q.data?.items.map((e) => e.name) ?? [])} disabled={!q.data?.items.length}>
               {t('folder.zip')}
             </Menu.Item>
+            <CopyAs
+              cli={`berth cp -r ${f.name}: .`}
+              api={{ method: 'GET', path: `/folders/${f.id}/files?path=${encodeURIComponent(path)}` }}
+            />
             {can('update_attribute') && <Menu.Item onClick={() => setAsk('name')}>{t('do.rename')}</Menu.Item>}
             {!f.is_owner && f.ownership_type === 'user' && <Menu.Item onClick={() => setAsk('leave')}>{t('folder.leave')}</Menu.Item>}
             {can('delete_vfolder') && (
@@ -240,26 +246,38 @@ function Browser({ of: f }: { of: FolderDetail }) {
                 type="button"
                 className="copy"
                 onClick={() => open(parts.slice(0, i + 1).join('/'))}
-                aria-current={i === parts.length - 1 ? 'page' : undefined}>
+                aria-current={i === parts.length - 1 && !search.file ? 'page' : undefined}>
                 {p}
               </button>
             </span>
           ))}
+          {search.file && (
+            <span className="row" style={{ gap: 4 }} aria-current="page">
+              <span className="dim">/</span>
+              <span>{search.file}</span>
+            </span>
+          )}
         </nav>
-        {can('write_content') && (
+        <Space of={f} />
+        {can('write_content') && !search.file && (
           <Button size="compact-sm" onClick={() => setAsk('dir')} leftSection={<Icon name="plus" size={12} />}>
             {t('file.newdir')}
           </Button>
         )}
       </div>
       {error !== null && <ErrorState error={error} />}
-      {q.data?.truncated && (
+      {search.file && (
+        <Suspense fallback={<Skeleton lines={8} />}>
+          <FileView of={f} path={full(search.file)} onClose={() => open(path)} onDownload={() => fetchAway([full(search.file!)], false)} />
+        </Suspense>
+      )}
+      {!search.file && q.data?.truncated && (
         <div className="note">
           <Icon name="info" />
           <span>{t('file.truncated', { n: q.data.items.length })}</span>
         </div>
       )}
-      <div className="panel">
+      <div className="panel" hidden={!!search.file}>
         <Listing
           label={t('file.list')}
           columns={columns}
@@ -269,6 +287,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
           retry={() => void q.refetch()}
           onOpen={(e) => {
             if (e.type === 'DIRECTORY') open(full(e.name))
+            else view(e.name)
           }}
           selected={selected}
           onSelect={setSelected}
@@ -278,6 +297,11 @@ function Browser({ of: f }: { of: FolderDetail }) {
               {can('read_content') && (
                 <Button size="compact-sm" onClick={() => download(chosen)} leftSection={<Icon name="download" size={14} />}>
                   {t('do.download')}
+                </Button>
+              )}
+              {can('write_content') && (
+                <Button size="compact-sm" onClick={() => setAsk('move')}>
+                  {t('file.move')}
                 </Button>
               )}
               {chosen.length === 1 && can('write_content') && (
@@ -318,6 +342,17 @@ function Browser({ of: f }: { of: FolderDetail }) {
         onDo={async (n) => {
           await makeDirectory(f.id, full(n))
           await look()
+        }}
+      />
+      <Move
+        open={ask === 'move'}
+        onClose={() => setAsk('')}
+        of={f}
+        from={path}
+        names={chosen}
+        onDone={() => {
+          setSelected(new Set())
+          void look()
         }}
       />
       <Ask
@@ -451,79 +486,5 @@ function AskForm({
         </Button>
       </div>
     </form>
-  )
-}
-
-function ShareDialog({ open, onClose, of: f }: { open: boolean; onClose: () => void; of: FolderDetail }) {
-  const client = useQueryClient()
-  const shares = useQuery({ ...sharesQuery(f.id), enabled: open })
-  const sent = useQuery({ ...sentQuery, enabled: open })
-  const [email, setEmail] = useState('')
-  const [perm, setPerm] = useState('ro')
-  const [busy, setBusy] = useState(false)
-  const [error, setError] = useState<unknown>(null)
-  const rights = ['ro', 'rw', 'wd'].map((v) => ({ value: v, label: tAny(`perm.${v}`) }))
-  const doing = (p: Promise<unknown>) => {
-    setBusy(true)
-    setError(null)
-    return p.then(() => client.invalidateQueries({ queryKey: ['folder'] }), setError).finally(() => setBusy(false))
-  }
-  const submit = (e: FormEvent) => {
-    e.preventDefault()
-    void doing(
-      invite(f.id, perm, [email.trim()]).then((r) => {
-        if (!r.invited_ids.length) throw new Error(t('share.nobody', { email }))
-        setEmail('')
-      }),
-    )
-  }
-  const waiting = (sent.data ?? []).filter((i) => i.vfolder_id.replace(/-/g, '') === f.id && i.state === 'pending')
-  return (
-    <Modal opened={open} onClose={onClose} title={t('share.title', { name: f.name })} size={520}>
-      <form className="stack" onSubmit={submit}>
-        <div className="row" style={{ alignItems: 'flex-end' }}>
-          <TextInput
-            type="email"
-            label={t('share.who')}
-            className="grow"
-            value={email}
-            onChange={(e) => setEmail(e.currentTarget.value)}
-            required
-            data-autofocus
-          />
-          <Select label={t('folder.right')} data={rights} value={perm} onChange={(v) => setPerm(v ?? 'ro')} w={160} allowDeselect={false} />
-          <Button type="submit" variant="filled" h={36} loading={busy}>
-            {t('share.do')}
-          </Button>
-        </div>
-        <p className="small dim">{t(`share.${perm as 'ro'}.text`)}</p>
-        {error !== null && <ErrorState error={error} />}
-        {(shares.data ?? []).map((s) => (
-          <div key={s.shared_to.uuid} className="row">
-            <Icon name="user" />
-            <span className="grow cut">{s.shared_to.email}</span>
-            <Select
-              size="xs"
-              w={140}
-              data={rights}
-              value={s.perm}
-              allowDeselect={false}
-              aria-label={t('share.right.of', { who: s.shared_to.email })}
-              onChange={(v) => v && void doing(setShare(f.id, s.shared_to.uuid, v))}
-            />
-            <Button size="compact-sm" onClick={() => void doing(setShare(f.id, s.shared_to.uuid, null))}>
-              {t('share.take')}
-            </Button>
-          </div>
-        ))}
-        {waiting.map((i) => (
-          <div key={i.id} className="row soft">
-            <Icon name="s-waiting" />
-            <span className="grow cut">{i.invitee}</span>
-            <span className="small">{t('share.waiting')}</span>
-          </div>
-        ))}
-      </form>
-    </Modal>
   )
 }

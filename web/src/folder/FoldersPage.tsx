@@ -20,6 +20,8 @@ import {
   trashFolder,
   type Folder,
 } from './queries'
+import { Spaces } from './Space'
+import { droppedFiles, upload, type Dropped } from './uploads'
 
 const route = getRouteApi('/data')
 
@@ -35,6 +37,8 @@ export function FoldersPage() {
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const [asking, setAsking] = useState<'' | 'trash' | 'purge'>('')
   const [find, setFind] = useState('')
+  const [dropped, setDropped] = useState<Dropped[]>([])
+  const [over, setOver] = useState(false)
   const tab = search.tab ?? 'folders'
   const match = (f: Folder) => f.name.toLowerCase().includes(find.toLowerCase())
   const folders = q.data?.filter((f) => !isTrash(f) && match(f))
@@ -91,8 +95,45 @@ export function FoldersPage() {
       {t('folder.new')}
     </Button>
   )
+  const writable = (q.data ?? []).filter((f) => f.status === 'ready' && (f.is_owner || f.permission !== 'ro'))
+  const send = (f: Folder, list: Dropped[]) => {
+    setDropped([])
+    upload(f.id, f.name, '.', list).catch((e: Error) => toast(e.message, undefined, 12_000))
+  }
   return (
-    <div className="page">
+    <div
+      className="page"
+      onDragOver={(e) => {
+        if (!e.dataTransfer.types.includes('Files')) return
+        e.preventDefault()
+        setOver(true)
+      }}
+      onDragLeave={(e) => {
+        if (e.currentTarget === e.target) setOver(false)
+      }}
+      onDrop={(e) => {
+        e.preventDefault()
+        setOver(false)
+        void droppedFiles(e.dataTransfer).then(
+          (list) => {
+            if (list.length && writable.length === 1) send(writable[0]!, list)
+            else setDropped(list)
+          },
+          (err: Error) => toast(err.message),
+        )
+      }}
+      style={over ? { outline: '2px dashed var(--b-accent)', outlineOffset: -8 } : {}}>
+      <Modal opened={dropped.length > 0} onClose={() => setDropped([])} title={t('drop.title')}>
+        <div className="stack">
+          <p className="small soft">{t('drop.text', { n: dropped.length })}</p>
+          {writable.slice(0, 60).map((f) => (
+            <Button key={f.id} justify="flex-start" leftSection={<Icon name="folder" />} onClick={() => send(f, dropped)}>
+              {f.name}
+            </Button>
+          ))}
+          {writable.length === 0 && <p>{t('folder.none')}</p>}
+        </div>
+      </Modal>
       <PageHead title={t('nav.data')}>{make}</PageHead>
       <Tabs
         value={tab}
@@ -124,6 +165,7 @@ export function FoldersPage() {
           )}
         </Tabs.List>
       </Tabs>
+      {tab === 'folders' && q.data && <Spaces of={q.data} />}
       {tab === 'invitations' ? (
         <Invitations />
       ) : (

@@ -1,20 +1,28 @@
 import { useQueryClient } from '@tanstack/react-query'
-import { useEffect, useState } from 'react'
+import { Button } from '@mantine/core'
+import { useEffect, useRef, useState } from 'react'
 import { bytes } from '@/design/amounts'
 import { Icon } from '@/design/icons'
 import { t } from '@/words'
-import { again, clearDone, drop, onUploaded, useTransfers } from './uploads'
+import { toast } from '@/design/parts'
+import { useMe } from '@/tenancy/me'
+import { forget, matching, taken, unfinishedOf, useUnfinished } from './unfinished'
+import { again, clearDone, drop, goOn, onUploaded, useTransfers } from './uploads'
 
 /** Uploads under way, in a corner of every page. */
 export function Uploads() {
   const all = useTransfers()
   const client = useQueryClient()
+  const me = useMe()
   const [open, setOpen] = useState(true)
+  useEffect(() => unfinishedOf(me.uuid), [me.uuid])
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined
     const stop = onUploaded((folder) => {
       clearTimeout(timer)
-      timer = setTimeout(() => void client.invalidateQueries({ queryKey: ['folder', 'files', folder] }), 300)
+      timer = setTimeout(() => {
+        for (const what of ['files', 'one', 'quota']) void client.invalidateQueries({ queryKey: ['folder', what, folder] })
+      }, 300)
     })
     return () => {
       stop()
@@ -28,13 +36,14 @@ export function Uploads() {
     window.addEventListener('beforeunload', ask)
     return () => window.removeEventListener('beforeunload', ask)
   }, [going.length])
-  if (all.length === 0) return null
+  if (all.length === 0) return <Interrupted />
   const failed = all.filter((x) => x.state === 'failed')
   const sent = all.reduce((n, x) => n + x.sent, 0)
   const size = all.reduce((n, x) => n + x.size, 0)
   const done = all.length - going.length - failed.length
   return (
     <section className="toasts" style={{ right: 'auto', left: 16, width: 360 }} aria-label={t('upload.title')}>
+      <Interrupted inside />
       <div className="toast" style={{ display: 'block', padding: 12 }}>
         <div className="row">
           <Icon name={going.length ? 'upload' : failed.length ? 'warn' : 'check'} />
@@ -90,6 +99,89 @@ export function Uploads() {
           </div>
         )}
       </div>
+    </section>
+  )
+}
+
+/** Uploads that a closed browser cut: their files are asked for again, and each goes on where it was. */
+function Interrupted({ inside = false }: { inside?: boolean }) {
+  const cut = useUnfinished()
+  const pick = useRef<HTMLInputElement>(null)
+  const pickDir = useRef<HTMLInputElement>(null)
+  if (cut.length === 0) return null
+  const chosen = (list: FileList | null) => {
+    const found = matching(cut, [...(list ?? [])])
+    if (found.length === 0) return toast(t('upload.match'))
+    taken(found.map((x) => x.of))
+    goOn(found)
+  }
+  const note = (
+    <div className="toast" style={{ display: 'block', padding: 12 }}>
+      <div className="row">
+        <Icon name="upload" />
+        <strong className="grow" style={{ fontWeight: 500 }} role="status">
+          {t('upload.interrupted', { n: cut.length })}
+        </strong>
+      </div>
+      <p className="small soft" style={{ margin: '6px 0' }}>
+        {t('upload.choose.text')}
+      </p>
+      <div style={{ maxHeight: 140, overflow: 'auto' }}>
+        {cut.slice(0, 60).map((u) => (
+          <div key={u.folder + u.path} className="row small">
+            <span className="grow cut" title={`${u.folderName}/${u.path}`}>
+              {u.folderName}/{u.path}
+            </span>
+            <span className="dim">{bytes(u.size)}</span>
+            <button
+              type="button"
+              className="copy"
+              aria-label={t('upload.forget', { what: u.path })}
+              onClick={() => forget(u.folder, u.path)}>
+              <Icon name="close" size={12} />
+            </button>
+          </div>
+        ))}
+      </div>
+      <div className="row" style={{ marginTop: 8 }}>
+        <Button size="compact-sm" variant="filled" onClick={() => pick.current?.click()}>
+          {t('upload.choose', { n: cut.length })}
+        </Button>
+        {cut.some((u) => u.path.includes('/')) && (
+          <Button size="compact-sm" onClick={() => pickDir.current?.click()}>
+            {t('upload.dir')}
+          </Button>
+        )}
+      </div>
+      <input
+        ref={pick}
+        type="file"
+        multiple
+        hidden
+        data-testid="resume-files"
+        onChange={(e) => {
+          chosen(e.currentTarget.files)
+          e.currentTarget.value = ''
+        }}
+      />
+      <input
+        ref={pickDir}
+        type="file"
+        multiple
+        hidden
+        {...{ webkitdirectory: '' }}
+        onChange={(e) => {
+          chosen(e.currentTarget.files)
+          e.currentTarget.value = ''
+        }}
+      />
+    </div>
+  )
+  return inside ? (
+    note
+  ) : (
+    <section className="toasts" style={{ right: 'auto', left: 16, width: 360 }} aria-label={t('upload.title')}>
+      {note}
     </section>
   )
 }

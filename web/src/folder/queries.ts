@@ -83,8 +83,28 @@ export const deleteFiles = (id: string, files: string[]) =>
 interface Ticket {
   url: string
   token: string
+  /** Names an upload, so that it can be asked for again. */
+  upload?: string
 }
-export const askUpload = (id: string, path: string, size: number) => func<Ticket>(`/folders/${id}/request-upload`, { body: { path, size } })
+/** The right to send a file; with `resume` to an upload that was begun before. */
+export const askUpload = (id: string, path: string, size: number, resume?: string) =>
+  func<Ticket>(`/folders/${id}/request-upload`, { body: { path, size, ...(resume ? { resume } : {}) } })
+export const moveFile = (id: string, src: string, dst: string) => func<unknown>(`/folders/${id}/move-file`, { body: { src, dst } })
+
+export interface Quota {
+  used_bytes: number | null
+  limit_bytes: number | null
+  lower_bound: boolean
+  quota_scope_id: string
+  host: string
+}
+/** What the owner of a folder uses and may use on its host. */
+export const quotaQuery = (folder: string) =>
+  queryOptions({
+    queryKey: ['folder', 'quota', folder],
+    staleTime: 20_000,
+    queryFn: () => func<Quota>('/folders/_/quota', { query: { id: dashed(folder) } }),
+  })
 
 /** An address from which the browser takes a file, or several things as an archive. */
 export async function downloadAddress(id: string, files: string[], archive: boolean): Promise<string> {

@@ -1,8 +1,11 @@
 import { useSyncExternalStore } from 'react'
 import type { Upload as TusUpload } from 'tus-js-client'
+import { Problem } from '@/api/http'
 import { askUpload, makeDirectory } from './queries'
+import { forget, remember, type Unfinished } from './unfinished'
 
-// Uploads live outside of pages, so that they go on wherever the person goes. Each is resumable: what came is not sent again.
+// Uploads live outside of pages, so that they go on wherever the person goes. Each is resumable: what came is not sent again, also when
+// the browser was closed in between and the file is chosen anew.
 
 export interface Transfer {
   id: number
@@ -13,6 +16,8 @@ export interface Transfer {
   sent: number
   state: 'waiting' | 'going' | 'done' | 'failed'
   error: string
+  /** The server's name of the upload, once it has begun. */
+  upload: string
 }
 
 const atOnce = 3
@@ -68,7 +73,28 @@ export async function upload(folder: string, folderName: string, base: string, d
   for (const d of dropped) {
     const id = next++
     files.set(id, d.file)
-    transfers.push({ id, folder, folderName, path: join(d.path), size: d.file.size, sent: 0, state: 'waiting', error: '' })
+    transfers.push({ id, folder, folderName, path: join(d.path), size: d.file.size, sent: 0, state: 'waiting', error: '', upload: '' })
+  }
+  remember(transfers.slice(-dropped.length).map((t) => keptOf(t, files.get(t.id)!)))
+  tell()
+  pump()
+}
+
+const keptOf = (t: Transfer, file: File): Unfinished => ({
+  folder: t.folder,
+  folderName: t.folderName,
+  path: t.path,
+  size: file.size,
+  modified: file.lastModified,
+  upload: t.upload,
+})
+
+/** Goes on with uploads of an earlier time, whose files were chosen again. */
+export function goOn(list: { of: Unfinished; file: File }[]) {
+  for (const { of: u, file } of list) {
+    const id = next++
+    files.set(id, file)
+    transfers.push({ ...u, id, sent: 0, state: 'waiting', error: '' })
   }
   tell()
   pump()
@@ -94,18 +120,25 @@ async function begin(t: Transfer) {
     running.delete(t.id)
     change(t.id, part)
     if (part.state === 'done') {
+      forget(t.folder, t.path)
       files.delete(t.id)
       for (const l of doneListeners) l(t.folder)
     }
     pump()
   }
   try {
-    const [{ Upload }, ticket] = await Promise.all([import('tus-js-client'), askUpload(t.folder, t.path, file.size)])
+    const [{ Upload }, ticket] = await Promise.all([import('tus-js-client'), askUpload(t.folder, t.path, file.size, t.upload || undefined)])
+    if (file.size === 0) {
+      end({ state: 'done' })
+      return
+    }
+    if (ticket.upload) {
+      change(t.id, { upload: ticket.upload })
+      remember([keptOf({ ...t, upload: ticket.upload }, file)])
+    }
     const u = new Upload(file, {
+      ...chunks,
       uploadUrl: `${ticket.url}${ticket.url.includes('?') ? '&' : '?'}token=${encodeURIComponent(ticket.token)}`,
-      chunkSize: 16 << 20,
-      retryDelays: [500, 1000, 3000, 8000, 20000],
-      storeFingerprintForResuming: false,
       onProgress: (sent) => change(t.id, { sent }),
       onSuccess: () => end({ state: 'done', sent: file.size }),
       onError: (err) => end({ state: 'failed', error: wordsOf(err) }),
@@ -113,8 +146,30 @@ async function begin(t: Transfer) {
     running.set(t.id, u)
     u.start()
   } catch (err) {
-    end({ state: 'failed', error: err instanceof Error ? err.message : String(err) })
+    // The server knows the upload no more: the next try begins a new one.
+    if (t.upload && err instanceof Problem && !err.passing) {
+      forget(t.folder, t.path)
+      end({ state: 'failed', error: err.message, upload: '' })
+    } else end({ state: 'failed', error: err instanceof Error ? err.message : String(err) })
   }
+}
+
+// The address with its token is never kept: an upload is asked for anew by its name.
+const chunks = { chunkSize: 16 << 20, retryDelays: [500, 1000, 3000, 8000, 20000], storeFingerprintForResuming: false }
+
+/** Writes a text as a file of a folder. It takes the place of an earlier one when all of it has come. */
+export async function writeText(folder: string, path: string, text: string): Promise<void> {
+  const body = new Blob([text])
+  const [{ Upload }, ticket] = await Promise.all([import('tus-js-client'), askUpload(folder, path, body.size)])
+  if (body.size === 0) return
+  await new Promise<void>((ok, no) => {
+    new Upload(body as File, {
+      ...chunks,
+      uploadUrl: `${ticket.url}${ticket.url.includes('?') ? '&' : '?'}token=${encodeURIComponent(ticket.token)}`,
+      onSuccess: () => ok(),
+      onError: (err) => no(new Error(wordsOf(err))),
+    }).start()
+  })
 }
 
 function wordsOf(err: Error): string {
@@ -139,6 +194,8 @@ export function drop(id: number) {
     .catch(() => {})
   running.delete(id)
   files.delete(id)
+  const gone = transfers.find((t) => t.id === id)
+  if (gone) forget(gone.folder, gone.path)
   transfers = transfers.filter((t) => t.id !== id)
   tell()
   pump()

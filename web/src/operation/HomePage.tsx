@@ -1,17 +1,21 @@
 import { Button } from '@mantine/core'
-import { useQuery } from '@tanstack/react-query'
+import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, useNavigate } from '@tanstack/react-router'
+import { useState } from 'react'
 import { AppButton } from '@/app/AppButton'
 import { forBrowser } from '@/app/queries'
 import { amount, slotLine, slotName } from '@/design/amounts'
 import { Icon } from '@/design/icons'
-import { Ago, EmptyState, ErrorState, Meter, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
+import { Ago, Cli, ConfirmAction, EmptyState, ErrorState, Meter, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
+import { foldersQuery } from '@/folder/queries'
 import { ImageMark } from '@/image/ImageMark'
 import { agentsQuery, limitsQuery, schedulerQuery, type Limit } from '@/resource/queries'
-import { mineQuery, recentQuery, type Session } from '@/session/queries'
+import { useAgain } from '@/session/again'
+import { mineQuery, recentQuery, useEnd, type Session } from '@/session/queries'
 import { isSuper, useMe, useProject } from '@/tenancy/me'
 import { t, tAny } from '@/words'
 import { announcementQuery } from './queries'
+import { Tour, useTour } from './Tour'
 
 export function HomePage() {
   const me = useMe()
@@ -22,6 +26,11 @@ export function HomePage() {
   const said = useQuery(announcementQuery).data
   const first = me.full_name.split(' ')[0] || me.username.split('@')[0] || me.email
   const sessions = mine.data?.items
+  const { again, busy } = useAgain()
+  const client = useQueryClient()
+  const end = useEnd()
+  const [ending, setEnding] = useState(false)
+  const tour = useTour(mine.data?.total === 0 && recent.data?.total === 0)
   return (
     <div className="page">
       {said?.enabled && said.message && (
@@ -37,44 +46,53 @@ export function HomePage() {
       </PageHead>
       <div className="cols">
         <div className="stack wide">
-          <Panel
-            title={t('home.mine')}
-            body={false}
-            acts={
-              !!mine.data &&
-              mine.data.total > 0 && (
-                <Link to="/sessions" search={{ owner: 'me' }} className="small">
-                  {t('home.all', { n: mine.data.total })}
-                </Link>
-              )
-            }>
-            {mine.isError && !sessions ? (
-              <div className="body">
-                <ErrorState error={mine.error} retry={() => void mine.refetch()} />
-              </div>
-            ) : !sessions ? (
-              <div className="body">
-                <Skeleton lines={3} h={20} />
-              </div>
-            ) : sessions.length === 0 ? (
-              <EmptyState
-                title={t('home.none')}
-                text={t('home.none.text')}
-                cli="berth run python"
-                action={
-                  <Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>
-                    {t('home.none.do')}
-                  </Button>
-                }
-              />
-            ) : (
-              <div className="lines">
-                {sessions.slice(0, 8).map((s) => (
-                  <Mine key={s.id} of={s} />
-                ))}
-              </div>
-            )}
-          </Panel>
+          {tour.shown && <Tour way={tour.way} change={tour.change} />}
+          {/* The tour is the one thing to do for who has nothing yet. */}
+          {!(tour.shown && sessions?.length === 0) && (
+            <Panel
+              title={t('home.mine')}
+              body={false}
+              acts={
+                !!mine.data &&
+                mine.data.total > 0 && (
+                  <>
+                    <Button size="compact-xs" onClick={() => setEnding(true)}>
+                      {t('home.endall')}
+                    </Button>
+                    <Link to="/sessions" search={{ owner: 'me' }} className="small">
+                      {t('home.all', { n: mine.data.total })}
+                    </Link>
+                  </>
+                )
+              }>
+              {mine.isError && !sessions ? (
+                <div className="body">
+                  <ErrorState error={mine.error} retry={() => void mine.refetch()} />
+                </div>
+              ) : !sessions ? (
+                <div className="body">
+                  <Skeleton lines={3} h={20} />
+                </div>
+              ) : sessions.length === 0 ? (
+                <EmptyState
+                  title={t('home.none')}
+                  text={t('home.none.text')}
+                  cli="berth run python"
+                  action={
+                    <Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>
+                      {t('home.none.do')}
+                    </Button>
+                  }
+                />
+              ) : (
+                <div className="lines">
+                  {sessions.slice(0, 8).map((s) => (
+                    <Mine key={s.id} of={s} />
+                  ))}
+                </div>
+              )}
+            </Panel>
+          )}
           {!!recent.data?.items.length && (
             <Panel
               title={t('home.recent')}
@@ -99,7 +117,8 @@ export function HomePage() {
                     </div>
                     <Button
                       size="compact-sm"
-                      onClick={() => void go({ to: '/sessions/new', search: { from: s.id } })}
+                      loading={busy === s.id}
+                      onClick={() => again(s.id)}
                       leftSection={<Icon name="play" size={12} />}>
                       {t('session.again')}
                     </Button>
@@ -112,9 +131,72 @@ export function HomePage() {
         <div className="stack wide">
           {isSuper(me) && <ClusterNow />}
           <Left />
+          <Folders />
         </div>
       </div>
+      <ConfirmAction
+        open={ending}
+        onClose={() => setEnding(false)}
+        title={t('session.end.n', { n: sessions?.length ?? 0 })}
+        verb={t('session.end.n', { n: sessions?.length ?? 0 })}
+        doing={t('session.ending')}
+        onDo={async () => {
+          await end.mutateAsync((sessions ?? []).map((s) => s.id))
+          await client.invalidateQueries({ queryKey: ['session'] })
+        }}>
+        <p>{t('session.end.loses')}</p>
+        <ul style={{ margin: '8px 0 0', paddingLeft: 18, maxHeight: 180, overflow: 'auto' }}>
+          {(sessions ?? []).map((s) => (
+            <li key={s.id}>{s.name}</li>
+          ))}
+        </ul>
+      </ConfirmAction>
     </div>
+  )
+}
+
+/** Folders that one can use, the latest first. */
+function Folders() {
+  const q = useQuery(foldersQuery)
+  const mine = q.data
+    ?.filter((f) => !f.status.startsWith('delete'))
+    .sort((a, b) => Number(b.is_owner) - Number(a.is_owner) || b.created_at.localeCompare(a.created_at))
+  return (
+    <Panel
+      title={t('nav.data')}
+      body={false}
+      acts={
+        !!mine?.length && (
+          <Link to="/data" className="small">
+            {t('home.all', { n: mine.length })}
+          </Link>
+        )
+      }>
+      {q.isError && !mine ? (
+        <div className="body">
+          <ErrorState error={q.error} retry={() => void q.refetch()} />
+        </div>
+      ) : !mine ? (
+        <div className="body">
+          <Skeleton lines={2} />
+        </div>
+      ) : mine.length === 0 ? (
+        <div className="body stack">
+          <p className="small soft">{t('folder.none.text')}</p>
+          <Cli line="berth folder create data" />
+        </div>
+      ) : (
+        <div className="lines">
+          {mine.slice(0, 5).map((f) => (
+            <Link key={f.id} to="/data/$folder" params={{ folder: f.id }} className="row" style={{ color: 'var(--b-ink)' }}>
+              <Icon name="folder" />
+              <span className="grow cut">{f.name}</span>
+              <span className="small dim">{f.is_owner ? '' : f.ownership_type === 'group' ? f.group_name : f.user_email}</span>
+            </Link>
+          ))}
+        </div>
+      )}
+    </Panel>
   )
 }
 

@@ -14,8 +14,8 @@ const shownLines = 5000
 const escapes = /\u001b\[[0-9;?]*[A-Za-z]|\u001b\][^\u0007]*\u0007|\r(?!\n)/g
 
 /** The log of a session: it is followed while the session lives, and is there when it has ended. */
-export function Logs({ session, live, kernels }: { session: string; live: boolean; kernels: Kernel[] }) {
-  const [kernel, setKernel] = useState('')
+export function Logs({ session, live, kernels, start = '' }: { session: string; live: boolean; kernels: Kernel[]; start?: string }) {
+  const [kernel, setKernel] = useState(start)
   const [text, setText] = useState<string | null>(null)
   const [error, setError] = useState<unknown>(null)
   const [find, setFind] = useState('')

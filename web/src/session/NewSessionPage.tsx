@@ -4,6 +4,7 @@ import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useEffect, useMemo, useRef, useState } from 'react'
 import { amount, bytes, isMemory, order, slotAmount, slotLine, slotName } from '@/design/amounts'
+import { CopyAsMenu } from '@/design/CopyAs'
 import { Icon } from '@/design/icons'
 import { Cli, ErrorState, KeyHint, Meter, PageHead, Skeleton, useTitle } from '@/design/parts'
 import { clock } from '@/design/time'
@@ -13,8 +14,10 @@ import { appsOf, canBatch, imagesQuery, label, referenceOf, type Image } from '@
 import { groupsForQuery, presetsQuery, type Preset } from '@/resource/queries'
 import { useProject } from '@/tenancy/me'
 import { t, type Word } from '@/words'
-import { blank, bodyOf, cliOf, faultsOf, nameFor, slotsOf, type Draft } from './draft'
+import { blank, bodyOf, cliOf, draftFrom, faultsOf, nameFor, slotsOf, type Draft } from './draft'
 import { createSession, dryRun, sessionInfoQuery, sessionQuery } from './queries'
+import { SaveTemplate } from './SaveTemplate'
+import { draftOf, templatesQuery } from './templates'
 import './new.css'
 
 const route = getRouteApi('/sessions/new')
@@ -45,6 +48,7 @@ export function NewSessionPage() {
   const from = useQuery({ ...sessionQuery(search.from ?? ''), enabled: !!search.from, refetchInterval: false })
   const fromInfo = useQuery({ ...sessionInfoQuery(search.from ?? ''), enabled: !!search.from })
   const folders = useQuery(foldersQuery)
+  const template = useQuery({ ...templatesQuery, enabled: !!search.template })
   const [tried, setTried] = useState(false)
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState<unknown>(null)
@@ -56,27 +60,17 @@ export function NewSessionPage() {
     if (search.from) {
       if (!from.data || !fromInfo.data) return
       filled.current = true
-      const s = from.data
-      const env = Object.entries(JSON.parse(fromInfo.data.environ || '{}') as Record<string, string>)
-      change({
-        name: renewed(s.name),
-        image: s.image,
-        architecture: s.architecture,
-        type: s.type.toLowerCase() === 'batch' ? 'batch' : 'interactive',
-        command: s.startup_command ?? '',
-        preset: '',
-        slots: slotsOf(s.slots),
-        group: s.scaling_group,
-        clusterSize: s.cluster_size,
-        clusterMode: s.cluster_mode,
-        mounts: fromInfo.data.vfolder_mounts.map((m) => ({
-          id: m.id.replace(/-/g, ''),
-          name: m.name,
-          target: m.target === `/home/work/${m.name}` ? '' : m.target,
-        })),
-        env: env.map(([name, value]) => ({ name, value })),
-      })
+      change(draftFrom(from.data, fromInfo.data))
       return
+    }
+    if (search.template) {
+      if (!template.data || !folders.data) return
+      const found = template.data.find((x) => x.id === search.template)
+      if (found) {
+        filled.current = true
+        change(draftOf(found.template, folders.data))
+        return
+      }
     }
     filled.current = true
     const wanted = search.image ?? last().image
@@ -90,7 +84,7 @@ export function NewSessionPage() {
       ...(image ? { image: referenceOf(image), architecture: image.architecture } : {}),
       ...(preset ? { preset: preset.name, slots: slotsOf(preset.resource_slots) } : {}),
     })
-  }, [images.data, presets.data, search, from.data, fromInfo.data])
+  }, [images.data, presets.data, search, from.data, fromInfo.data, template.data, folders.data])
   const wantedFolder = search.folder
   useEffect(() => {
     const f = folders.data?.find((x) => x.id === wantedFolder)
@@ -513,6 +507,10 @@ export function NewSessionPage() {
               <KeyHint keys="⌘/Ctrl Enter" />
             </div>
             <Cli line={cliOf(d)} />
+            <div className="row wrap">
+              <CopyAsMenu cli={cliOf(d)} api={{ method: 'POST', path: '/session', body: bodyOf(d, project) }} />
+              <SaveTemplate of={d} />
+            </div>
           </div>
         </aside>
       </div>
@@ -524,11 +522,6 @@ function put(env: Draft['env'], i: number, e: Draft['env'][number]) {
   const out = [...env]
   out[i] = e
   return out.filter((x, j) => x.name || x.value || j === i)
-}
-
-function renewed(name: string): string {
-  const m = /^(.*?)-(\d+)$/.exec(name)
-  return (m ? `${m[1]}-${Number(m[2]) + 1}` : `${name}-2`).slice(0, 64)
 }
 
 function minOf(i: Image | undefined, slot: string): number {

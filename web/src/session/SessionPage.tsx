@@ -2,8 +2,8 @@ import { Button, Menu, Tabs } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
 import { lazy, Suspense, useState, type ReactNode } from 'react'
-import { AppButton, appTitle } from '@/app/AppButton'
-import { appsQuery, changeCircuit, circuitsQuery, closeCircuit, forBrowser } from '@/app/queries'
+import { AppButton } from '@/app/AppButton'
+import { appsQuery, forBrowser } from '@/app/queries'
 import { bytes, slotLine } from '@/design/amounts'
 import { Icon } from '@/design/icons'
 import {
@@ -27,8 +27,13 @@ import { isOver } from '@/design/state'
 import { clock, exact, instant, span, useNow } from '@/design/time'
 import { ImageMark } from '@/image/ImageMark'
 import { t, tAny, type Word } from '@/words'
+import { CopyAs } from '@/design/CopyAs'
+import { useAgain } from './again'
+import { Commit } from './Commit'
 import { Logs } from './Logs'
-import { endSession, keepAlive, movesQuery, sessionInfoQuery, sessionQuery, type SessionDetail } from './queries'
+import { commitQuery, endSession, keepAlive, movesQuery, sessionInfoQuery, sessionQuery, type SessionDetail } from './queries'
+import { SessionFiles } from './SessionFiles'
+import { Apps, Connect, Kernels } from './SessionParts'
 import { stepsOf } from './timeline'
 import { Use } from './Use'
 
@@ -81,19 +86,18 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
   const over = isOver(s.status)
   const running = s.status === 'RUNNING'
   const apps = useQuery({ ...appsQuery(s.id), enabled: running })
-  const [asking, setAsking] = useState(false)
-  const asked =
-    over && ['terminal', 'ssh', 'about'].includes(search.tab ?? '')
-      ? 'logs'
-      : !running && ['terminal', 'ssh'].includes(search.tab ?? '')
-        ? 'logs'
-        : search.tab
+  const [asking, setAsking] = useState<'' | 'end' | 'commit'>('')
+  const committing = useQuery({ ...commitQuery(s.id), enabled: running }).data?.status === 'ongoing'
+  const gone = [...(running ? [] : ['terminal', 'files', 'connect']), ...(over ? ['about'] : [])]
+  const asked = gone.includes(search.tab ?? '') ? 'logs' : search.tab
   const tab = asked ?? (running && s.type.toLowerCase() !== 'batch' ? 'terminal' : 'logs')
   const [visited, setVisited] = useState<Set<string>>(new Set())
   if (!visited.has(tab)) setVisited(new Set(visited).add(tab))
   const browser = (apps.data ?? []).filter(forBrowser)
   const main = browser.find((a) => a.name !== 'ttyd' && a.state !== 'missing')
-  const again = () => void go({ to: '/sessions/new', search: { from: s.id } })
+  const like = () => void go({ to: '/sessions/new', search: { from: s.id } })
+  const { again: start, busy: starting } = useAgain()
+  const again = () => start(s.id)
   return (
     <div className="page">
       <PageHead
@@ -114,12 +118,12 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
         }>
         {running && main && <AppButton session={s.id} app={main.name} main size="compact-md" />}
         {over && (
-          <Button variant="filled" onClick={again} leftSection={<Icon name="play" size={14} />}>
+          <Button variant="filled" onClick={again} loading={!!starting} leftSection={<Icon name="play" size={14} />}>
             {t('session.again')}
           </Button>
         )}
         {!over && (
-          <Button onClick={() => setAsking(true)} disabled={s.status === 'TERMINATING'} leftSection={<Icon name="stop" size={14} />}>
+          <Button onClick={() => setAsking('end')} disabled={s.status === 'TERMINATING'} leftSection={<Icon name="stop" size={14} />}>
             {s.status === 'TERMINATING' ? t('session.ending') : t('session.end')}
           </Button>
         )}
@@ -130,7 +134,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
             </button>
           </Menu.Target>
           <Menu.Dropdown>
-            <Menu.Item onClick={again}>{t('session.copyof')}</Menu.Item>
+            <Menu.Item onClick={like}>{t('session.copyof')}</Menu.Item>
             {running && (
               <Menu.Item
                 onClick={() =>
@@ -145,6 +149,15 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
                 {t('session.keep')}
               </Menu.Item>
             )}
+            {running && (
+              <Menu.Item onClick={() => setAsking('commit')} disabled={committing}>
+                {committing ? t('commit.going') : t('commit.do')}
+              </Menu.Item>
+            )}
+            <CopyAs
+              cli={over ? `berth session info ${s.name}` : `berth session logs --follow ${s.name}`}
+              api={{ method: 'GET', path: `/session/${s.id}` }}
+            />
             {!over && (
               <Menu.Item
                 color="red"
@@ -168,9 +181,10 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
             <Tabs.List style={{ padding: '4px 8px 0' }}>
               {running && <Tabs.Tab value="terminal">{t('tab.terminal')}</Tabs.Tab>}
               <Tabs.Tab value="logs">{t('tab.logs')}</Tabs.Tab>
+              {running && <Tabs.Tab value="files">{t('tab.files')}</Tabs.Tab>}
               <Tabs.Tab value="events">{t('tab.events')}</Tabs.Tab>
               {s.kernels.length > 1 && <Tabs.Tab value="kernels">{t('tab.kernels', { n: s.kernels.length })}</Tabs.Tab>}
-              {running && <Tabs.Tab value="ssh">SSH</Tabs.Tab>}
+              {running && <Tabs.Tab value="connect">{t('tab.connect')}</Tabs.Tab>}
               {!over && <Tabs.Tab value="about">{t('tab.about')}</Tabs.Tab>}
             </Tabs.List>
             {running && (
@@ -182,16 +196,34 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
                 )}
               </Tabs.Panel>
             )}
-            <Tabs.Panel value="logs">{visited.has('logs') && <Logs session={s.id} live={!over} kernels={s.kernels} />}</Tabs.Panel>
+            <Tabs.Panel value="logs">
+              {visited.has('logs') && (
+                <Logs session={s.id} live={!over} kernels={s.kernels} start={search.kernel ?? ''} key={search.kernel ?? ''} />
+              )}
+            </Tabs.Panel>
             <Tabs.Panel value="events">
               <Events id={s.id} status={s.status} />
             </Tabs.Panel>
             <Tabs.Panel value="kernels">
-              <Kernels of={s} />
+              <Kernels of={s} onLog={(kernel) => void go({ search: { tab: 'logs', kernel } })} />
             </Tabs.Panel>
-            <Tabs.Panel value="ssh">
-              <Ssh of={s} />
-            </Tabs.Panel>
+            {running && (
+              <Tabs.Panel value="files">
+                {visited.has('files') && (
+                  <SessionFiles
+                    id={s.id}
+                    name={s.name}
+                    path={search.path ?? '.'}
+                    onPath={(path) => void go({ search: path === '.' ? { tab: 'files' } : { tab: 'files', path } })}
+                  />
+                )}
+              </Tabs.Panel>
+            )}
+            {running && (
+              <Tabs.Panel value="connect">
+                <Connect of={s} />
+              </Tabs.Panel>
+            )}
             {!over && (
               <Tabs.Panel value="about">
                 <About of={s} />
@@ -206,7 +238,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
               <Use kernels={s.kernels} at={at} limits={s.slots} />
             </Panel>
           )}
-          {running && <Apps session={s.id} />}
+          {running && <Apps session={s.id} name={s.name} />}
           {over && (
             <Panel title={t('tab.about')} body={false}>
               <About of={s} />
@@ -214,9 +246,10 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
           )}
         </div>
       </div>
+      <Commit open={asking === 'commit'} onClose={() => setAsking('')} id={s.id} name={s.name} />
       <ConfirmAction
-        open={asking}
-        onClose={() => setAsking(false)}
+        open={asking === 'end'}
+        onClose={() => setAsking('')}
         title={t('session.end.one', { name: s.name })}
         verb={t('session.end')}
         doing={t('session.ending')}
@@ -335,71 +368,6 @@ function Waiting({ of: s }: { of: SessionDetail }) {
   )
 }
 
-function Apps({ session }: { session: string }) {
-  const client = useQueryClient()
-  const q = useQuery(appsQuery(session))
-  const circuits = useQuery(circuitsQuery(session)).data ?? []
-  const look = () => client.invalidateQueries({ queryKey: ['session', 'circuits', session] })
-  const http = (q.data ?? []).filter(forBrowser)
-  return (
-    <Panel title={t('apps.title')} body={false}>
-      {q.isError ? (
-        <div className="body">
-          <ErrorState error={q.error} retry={() => void q.refetch()} />
-        </div>
-      ) : !q.data ? (
-        <div className="body">
-          <Skeleton lines={2} h={24} />
-        </div>
-      ) : (
-        <div className="lines">
-          {http.map((a) => {
-            const c = circuits.find((x) => x.app === a.name && x.mine)
-            return (
-              <div key={a.name} className="row wrap">
-                <div className="grow">
-                  <div>{appTitle(a.name)}</div>
-                  <div className="small dim">
-                    {a.state === 'missing'
-                      ? t('apps.missing')
-                      : a.state === 'failed'
-                        ? (a.detail ?? t('apps.failed'))
-                        : c?.public
-                          ? t('apps.public')
-                          : c
-                            ? t('apps.private')
-                            : tAny(`apps.${a.state ?? 'stopped'}`)}
-                  </div>
-                </div>
-                <AppButton session={session} app={a.name} detail={a.detail} missing={a.state === 'missing'} />
-                {c && (
-                  <Menu position="bottom-end">
-                    <Menu.Target>
-                      <button type="button" className="iconbtn" aria-label={t('apps.more', { app: appTitle(a.name) })}>
-                        <Icon name="more" />
-                      </button>
-                    </Menu.Target>
-                    <Menu.Dropdown>
-                      <Menu.Item onClick={() => void navigator.clipboard.writeText(c.url)}>{t('apps.copy')}</Menu.Item>
-                      <Menu.Item onClick={() => void changeCircuit(c.id, { public: !c.public }).then(look, (e: Error) => toast(e.message))}>
-                        {c.public ? t('apps.makeprivate') : t('apps.makepublic')}
-                      </Menu.Item>
-                      <Menu.Item color="red" onClick={() => void closeCircuit(c.id).then(look, (e: Error) => toast(e.message))}>
-                        {t('apps.revoke')}
-                      </Menu.Item>
-                    </Menu.Dropdown>
-                  </Menu>
-                )}
-              </div>
-            )
-          })}
-          {http.length === 0 && <div className="dim small">{t('apps.none')}</div>}
-        </div>
-      )}
-    </Panel>
-  )
-}
-
 function Events({ id, status }: { id: string; status: string }) {
   const q = useQuery({ ...movesQuery(id), queryKey: ['session', 'moves', id, status] })
   if (q.isError)
@@ -438,41 +406,6 @@ function Events({ id, status }: { id: string; status: string }) {
           </div>
         ))}
       </div>
-    </div>
-  )
-}
-
-function Kernels({ of: s }: { of: SessionDetail }) {
-  return (
-    <div className="panel" style={{ border: 0 }}>
-      <div className="lines">
-        {s.kernels.map((k) => (
-          <div key={k.id} className="row wrap" style={{ fontSize: 13 }}>
-            <strong style={{ width: 110, fontWeight: 500 }}>{k.cluster_hostname}</strong>
-            <StateBadge status={k.status} />
-            <span className="grow soft">{slotLine(k.slots)}</span>
-            <span className="dim">{k.agent ?? '–'}</span>
-            {k.exit_code !== null && <span className="dim">{t('session.exit', { code: k.exit_code })}</span>}
-            <Id id={k.id} />
-          </div>
-        ))}
-      </div>
-    </div>
-  )
-}
-
-function Ssh({ of: s }: { of: SessionDetail }) {
-  return (
-    <div className="stack" style={{ padding: 16 }}>
-      <p className="soft">{t('ssh.text')}</p>
-      <Cli line={`berth ssh ${s.name}`} />
-      <p className="soft">{t('ssh.config')}</p>
-      <Cli line="berth ssh-config --write --include" />
-      <Cli line={`scp -r results ${s.name}.berth:/home/work/`} />
-      <p className="soft">{t('ssh.code')}</p>
-      <Cli line={`berth code ${s.name}`} />
-      <p className="soft">{t('ssh.forward')}</p>
-      <Cli line={`berth port-forward ${s.name} 8080`} />
     </div>
   )
 }

@@ -3,14 +3,18 @@ import { useDebouncedCallback } from '@mantine/hooks'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useMemo, useState } from 'react'
 import { slotLine } from '@/design/amounts'
+import { useColumns } from '@/design/Columns'
+import { CopyAsMenu } from '@/design/CopyAs'
 import { DataTable, RowLink, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, EmptyState, PageHead, StateBadge, useTitle } from '@/design/parts'
 import { isOver } from '@/design/state'
+import { Views } from '@/design/Views'
 import { isAdmin, useMe } from '@/tenancy/me'
 import { t, tAny, useLanguage, type Word } from '@/words'
-import { listSessions, useEnd, type Session, type SessionFilter } from './queries'
+import { Peek } from './Peek'
+import { filterOf, listSessions, useEnd, type Session, type SessionFilter } from './queries'
 
 const route = getRouteApi('/sessions')
 const statuses = ['live', 'waiting', 'running', 'ended', 'failed', 'all'] as const
@@ -111,7 +115,14 @@ export function SessionsPage() {
   const admin = isAdmin(me)
   // The titles are in the language of the person.
   // eslint-disable-next-line react-hooks/exhaustive-deps
-  const shown = useMemo(() => columns(admin), [admin, lang])
+  const every = useMemo(() => columns(admin), [admin, lang])
+  const { shown, chooser, hidden, hide } = useColumns('sessions', every)
+  const peek = search.peek ?? null
+  const look = (id: string | null) =>
+    void go({
+      search: ({ peek: _, ...old }) => (id ? { ...old, peek: id } : old),
+      replace: true,
+    })
   const set = (part: Partial<typeof search>) => {
     setSelected(new Set())
     void go({ search: (old) => ({ ...old, ...part }), replace: true })
@@ -119,6 +130,7 @@ export function SessionsPage() {
   const find = useDebouncedCallback((q: string) => set({ q: q || undefined } as Partial<typeof search>), 200)
   const status = search.status ?? 'live'
   const filtered = !!(search.q || search.type || search.owner || search.status)
+  const { peek: _, ...now } = search
 
   const pick = (keys: Set<string>) => {
     const known = new Map(names)
@@ -132,6 +144,17 @@ export function SessionsPage() {
   return (
     <div className="page">
       <PageHead title={t('nav.sessions')}>
+        <CopyAsMenu
+          cli={`berth session list${status === 'live' ? '' : ' --all'}`}
+          api={{
+            method: 'POST',
+            path: '/admin/gql',
+            body: {
+              query: `query($filter: String, $order: String, $status: String) { compute_session_list(limit: 100, offset: 0, filter: $filter, order: $order, status: $status) { total_count items { id name status image } } }`,
+              variables: { ...filterOf(filter, me.email), order: filter.order ?? '-created_at' },
+            },
+          }}
+        />
         <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => void go({ to: '/sessions/new' })}>
           {t('session.new')}
         </Button>
@@ -173,6 +196,16 @@ export function SessionsPage() {
           onChange={(v) => set({ type: v ?? undefined } as Partial<typeof search>)}
           data={['interactive', 'batch', 'system'].map((v) => ({ value: v, label: t(`type.${v}` as Word) }))}
         />
+        <Views
+          table="sessions"
+          now={{ search: now as Record<string, string>, hidden }}
+          onOpen={(v) => {
+            setText(v.search['q'] ?? '')
+            hide(v.hidden ?? [])
+            void go({ search: v.search })
+          }}
+        />
+        {chooser}
         <TextInput
           type="search"
           size="xs"
@@ -188,61 +221,66 @@ export function SessionsPage() {
           }}
         />
       </div>
-      <div className="panel">
-        <DataTable
-          label={t('nav.sessions')}
-          columns={shown}
-          total={paged.total}
-          row={paged.row}
-          rowKey={(s) => s.id}
-          onRange={paged.onRange}
-          error={paged.error}
-          retry={paged.retry}
-          order={search.order ?? '-created_at'}
-          onOrder={(order) => set({ order })}
-          onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })}
-          selected={selected}
-          onSelect={pick}
-          bulk={
-            <>
-              <span>{t('table.selected', { n: selected.size })}</span>
-              <Button size="compact-sm" onClick={() => setSelected(new Set())}>
-                {t('do.clear')}
-              </Button>
-              <Button size="compact-sm" variant="filled" color="red.8" onClick={() => setAsking(true)}>
-                {t('session.end.n', { n: selected.size })}
-              </Button>
-            </>
-          }
-          empty={
-            filtered ? (
-              <EmptyState
-                title={t('sessions.nomatch')}
-                action={
-                  <Button
-                    onClick={() => {
-                      setText('')
-                      void go({ search: {} })
-                    }}>
-                    {t('filter.clear')}
-                  </Button>
-                }
-                cli="berth session list --all"
-              />
-            ) : (
-              <EmptyState
-                title={t('sessions.none')}
-                text={t('home.none.text')}
-                cli="berth run python"
-                action={
-                  <Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>
-                    {t('session.new')}
-                  </Button>
-                }
-              />
-            )
-          }
-        />
+      <div className={peek ? 'peeking' : ''}>
+        <div className="panel">
+          <DataTable
+            label={t('nav.sessions')}
+            columns={shown}
+            total={paged.total}
+            row={paged.row}
+            rowKey={(s) => s.id}
+            onRange={paged.onRange}
+            error={paged.error}
+            retry={paged.retry}
+            order={search.order ?? '-created_at'}
+            onOrder={(order) => set({ order })}
+            onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })}
+            peek={peek}
+            onPeek={(s) => look(s?.id ?? null)}
+            selected={selected}
+            onSelect={pick}
+            bulk={
+              <>
+                <span>{t('table.selected', { n: selected.size })}</span>
+                <Button size="compact-sm" onClick={() => setSelected(new Set())}>
+                  {t('do.clear')}
+                </Button>
+                <Button size="compact-sm" variant="filled" color="red.8" onClick={() => setAsking(true)}>
+                  {t('session.end.n', { n: selected.size })}
+                </Button>
+              </>
+            }
+            empty={
+              filtered ? (
+                <EmptyState
+                  title={t('sessions.nomatch')}
+                  action={
+                    <Button
+                      onClick={() => {
+                        setText('')
+                        void go({ search: {} })
+                      }}>
+                      {t('filter.clear')}
+                    </Button>
+                  }
+                  cli="berth session list --all"
+                />
+              ) : (
+                <EmptyState
+                  title={t('sessions.none')}
+                  text={t('home.none.text')}
+                  cli="berth run python"
+                  action={
+                    <Button variant="filled" onClick={() => void go({ to: '/sessions/new' })}>
+                      {t('session.new')}
+                    </Button>
+                  }
+                />
+              )
+            }
+          />
+        </div>
+        {peek && <Peek id={peek} onClose={() => look(null)} />}
       </div>
       <ConfirmAction
         open={asking}

@@ -1,5 +1,5 @@
 import { amount } from '@/design/amounts'
-import type { CreateBody } from './queries'
+import type { CreateBody, Info, SessionDetail } from './queries'
 
 /** What somebody fills in to start a session. */
 export interface Draft {
@@ -137,4 +137,33 @@ const right = ['harbor', 'anchor', 'pier', 'tide', 'sail', 'wharf', 'mast', 'gul
 export function nameFor(r: number): string {
   const n = Math.floor(r * left.length * right.length * 90)
   return `${left[n % left.length]}-${right[Math.floor(n / left.length) % right.length]}-${10 + Math.floor(n / (left.length * right.length))}`
+}
+
+/** The name of another session like one: a number at its end grows. */
+export function renewed(name: string): string {
+  const m = /^(.*?)-(\d+)$/.exec(name)
+  return (m ? `${m[1]}-${Number(m[2]) + 1}` : `${name}-2`).slice(0, 64)
+}
+
+/** The draft of a session like one that was. */
+export function draftFrom(s: SessionDetail, info: Info): Draft {
+  const env = Object.entries(JSON.parse(info.environ || '{}') as Record<string, string>)
+  return {
+    ...blank,
+    name: renewed(s.name),
+    image: s.image,
+    architecture: s.architecture,
+    type: s.type.toLowerCase() === 'batch' ? 'batch' : 'interactive',
+    command: s.startup_command ?? '',
+    slots: slotsOf(s.slots),
+    group: s.scaling_group,
+    clusterSize: s.cluster_size,
+    clusterMode: s.cluster_mode,
+    mounts: info.vfolder_mounts.map((m) => ({
+      id: m.id.replace(/-/g, ''),
+      name: m.name,
+      target: m.target === `/home/work/${m.name}` ? '' : m.target,
+    })),
+    env: env.map(([name, value]) => ({ name, value })),
+  }
 }

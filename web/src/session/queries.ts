@@ -1,7 +1,8 @@
 import { queryOptions, useMutation, useQueryClient } from '@tanstack/react-query'
-import { func, funcText, gql, parsed, quoted } from '@/api/http'
+import { func, funcBytes, funcText, gql, parsed, quoted } from '@/api/http'
 import type { Page } from '@/design/paged'
 import { live, over } from '@/design/state'
+import { firstOf, tarOf } from './tar'
 
 export interface Session {
   id: string
@@ -298,3 +299,41 @@ export function useEnd() {
 }
 
 export const keepAlive = (id: string, length: string) => func<{ until: string }>(`/session/${id}/keep-alive`, { body: { for: length } })
+
+export interface SessionFile {
+  filename: string
+  mode: string
+  size: number
+  mtime: number
+}
+
+export const sessionFilesQuery = (id: string, path: string) =>
+  queryOptions({
+    queryKey: ['session', 'files', id, path],
+    queryFn: async ({ signal }) => {
+      const r = await func<{ files: string; abspath: string }>(`/session/${id}/files`, { query: { path }, signal })
+      return { files: parsed<SessionFile[]>(r.files, []), at: r.abspath }
+    },
+  })
+
+/** A file of a session. It comes inside of a tar. */
+export async function sessionFile(id: string, path: string): Promise<Blob | null> {
+  const file = firstOf(await funcBytes(`/session/${id}/download_single`, { query: { file: path } }))
+  return file && new Blob([file as Uint8Array<ArrayBuffer>])
+}
+
+/** Where the browser takes a directory or a large file of a session as a tar. */
+export const sessionTarAddress = (id: string, path: string) => `/func/session/${id}/download_single?file=${encodeURIComponent(path)}`
+
+export const sendFiles = (id: string, files: { path: string; file: File }[]) => func<null>(`/session/${id}/upload`, { raw: tarOf(files) })
+
+export const commitSession = (id: string, filename: string) =>
+  func<{ bgtask_id: string }>(`/session/${id}/commit`, { body: filename ? { filename } : {} })
+
+/** Whether an image of the session is being saved. */
+export const commitQuery = (id: string) =>
+  queryOptions({
+    queryKey: ['session', 'commit', id],
+    queryFn: () => func<{ status: string }>(`/session/${id}/commit`),
+    refetchInterval: (q) => (q.state.data?.status === 'ongoing' ? 1500 : false),
+  })

@@ -85,7 +85,7 @@ export function Palette({ open, onClose, actions }: { open: boolean; onClose: ()
       yOffset="12vh"
       centered={false}
       transitionProps={{ duration: 0 }}
-      aria-label={t('palette.label')}>
+      attributes={{ content: { 'aria-label': t('palette.label') } }}>
       <div className="palette">
         <input
           value={text}

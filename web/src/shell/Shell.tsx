@@ -6,17 +6,21 @@ import { follow, useLink } from '@/api/live'
 import { Icon } from '@/design/icons'
 import { KeyHint, toast } from '@/design/parts'
 import { span, useNow } from '@/design/time'
+import { flush } from '@/folder/unfinished'
 import { Uploads } from '@/folder/Uploads'
-import { invitationsQuery } from '@/folder/queries'
 import { healthQuery } from '@/operation/queries'
-import { logout } from '@/tenancy/login'
+import { forgetWork, logout } from '@/tenancy/login'
 import { chooseProject, isSuper, useMe, useProject } from '@/tenancy/me'
 import { setLanguage, t, useLanguage, type Word } from '@/words'
 import { Mark } from './Gate'
 import { useKeys } from './keys'
+import { Notices } from './Notices'
 import { Palette } from './Palette'
 import { placesOf } from './places'
 import './shell.css'
+
+/** Events after which there may be something to tell. */
+const ends = ['session_terminated', 'session_failure', 'session_success', 'session_cancelled', 'session_idle_warning']
 
 export function Shell() {
   const lang = useLanguage()
@@ -31,25 +35,33 @@ export function Shell() {
   const main = useRef<HTMLElement>(null)
   const places = placesOf(me)
 
-  useEffect(
-    () =>
-      follow(client, (h) => {
-        if (h.event === 'session_idle_warning') {
-          toast(
-            t('live.idle', { name: h.sessionName, detail: h.detail }),
-            { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
-            20_000,
-          )
-        } else if (h.event === 'session_failure') {
-          toast(
-            t('live.failed', { name: h.sessionName }),
-            { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
-            12_000,
-          )
-        }
-      }),
-    [client, go],
-  )
+  useEffect(() => {
+    let later: ReturnType<typeof setTimeout> | undefined
+    const stop = follow(client, (h) => {
+      if (ends.includes(h.event))
+        later ??= setTimeout(() => {
+          later = undefined
+          void client.invalidateQueries({ queryKey: ['operation', 'ended'] })
+        }, 1000)
+      if (h.event === 'session_idle_warning') {
+        toast(
+          t('live.idle', { name: h.sessionName, detail: h.detail }),
+          { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
+          20_000,
+        )
+      } else if (h.event === 'session_failure') {
+        toast(
+          t('live.failed', { name: h.sessionName }),
+          { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
+          12_000,
+        )
+      }
+    })
+    return () => {
+      clearTimeout(later)
+      stop()
+    }
+  }, [client, go])
   // A new page begins at its top, and the keyboard with it.
   useEffect(() => {
     main.current?.scrollTo(0, 0)
@@ -69,6 +81,8 @@ export function Shell() {
 
   const leave = async () => {
     await logout().catch(() => {})
+    flush()
+    forgetWork()
     client.clear()
     location.assign('/')
   }
@@ -132,7 +146,7 @@ export function Shell() {
         </button>
         <Project />
         <Health />
-        <Bell />
+        <Notices />
         <Menu position="bottom-end" width={220}>
           <Menu.Target>
             <button type="button" className="iconbtn" aria-label={t('nav.me')}>
@@ -177,6 +191,7 @@ export function Shell() {
               [t('keys.rows'), 'j k'],
               [t('keys.select'), 'x'],
               [t('keys.openrow'), 'Enter'],
+              [t('keys.peek'), 'Space'],
               [t('keys.submit'), mac ? '⌘Enter' : 'Ctrl+Enter'],
               [t('keys.this'), '?'],
             ] as [string, string][]
@@ -228,6 +243,7 @@ const crumbWords: Record<string, Word> = {
   new: 'session.new',
   data: 'nav.data',
   images: 'nav.images',
+  templates: 'nav.templates',
   profile: 'nav.profile',
   cluster: 'nav.cluster',
   users: 'nav.users',
@@ -314,23 +330,5 @@ function Health() {
       <span className={`dot ${state}`} />
       <span className="wide-only">{word}</span>
     </button>
-  )
-}
-
-function Bell() {
-  const go = useNavigate()
-  const waiting = useQuery({ ...invitationsQuery, refetchInterval: 60_000 }).data?.length ?? 0
-  if (!waiting) return null
-  return (
-    <Tooltip label={t('folder.invited', { n: waiting })}>
-      <button
-        type="button"
-        className="iconbtn"
-        aria-label={t('folder.invited', { n: waiting })}
-        onClick={() => void go({ to: '/data', search: { tab: 'invitations' } })}>
-        <Icon name="bell" />
-        <span className="count">{waiting}</span>
-      </button>
-    </Tooltip>
   )
 }

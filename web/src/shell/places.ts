@@ -17,6 +17,7 @@ export function placesOf(me: Me): Place[] {
     { to: '/sessions', word: 'nav.sessions', icon: 'sessions', keys: 'g s', group: 'main' },
     { to: '/data', word: 'nav.data', icon: 'folder', keys: 'g d', group: 'main' },
     { to: '/images', word: 'nav.images', icon: 'image', keys: 'g i', group: 'main' },
+    { to: '/templates', word: 'nav.templates', icon: 'copy', keys: 'g t', group: 'main' },
   ]
   if (isSuper(me)) out.push({ to: '/admin/cluster', word: 'nav.cluster', icon: 'cluster', keys: 'g c', group: 'admin' })
   if (isAdmin(me)) {

@@ -41,9 +41,9 @@ const page = <P extends string, K extends string = never>(
 
 const routes = [
   page('/', () => import('@/operation/HomePage'), 'HomePage'),
-  page('/sessions', () => import('@/session/SessionsPage'), 'SessionsPage', 'status', 'type', 'owner', 'q', 'order'),
-  page('/sessions/new', () => import('@/session/NewSessionPage'), 'NewSessionPage', 'image', 'from', 'folder'),
-  page('/sessions/$id', () => import('@/session/SessionPage'), 'SessionPage', 'tab', 'from'),
+  page('/sessions', () => import('@/session/SessionsPage'), 'SessionsPage', 'status', 'type', 'owner', 'q', 'order', 'peek'),
+  page('/sessions/new', () => import('@/session/NewSessionPage'), 'NewSessionPage', 'image', 'from', 'folder', 'template'),
+  page('/sessions/$id', () => import('@/session/SessionPage'), 'SessionPage', 'tab', 'from', 'path', 'kernel'),
   createRoute({
     getParentRoute: () => root,
     path: '/data',
@@ -56,7 +56,8 @@ const routes = [
     },
     component: lazyRouteComponent(() => import('@/folder/FoldersPage'), 'FoldersPage'),
   }),
-  page('/data/$folder', () => import('@/folder/FolderPage'), 'FolderPage', 'path'),
+  page('/data/$folder', () => import('@/folder/FolderPage'), 'FolderPage', 'path', 'file'),
+  page('/templates', () => import('@/session/TemplatesPage'), 'TemplatesPage', 'q', 'open'),
   page('/images', () => import('@/image/ImagesPage'), 'ImagesPage', 'q'),
   page('/profile', () => import('@/tenancy/ProfilePage'), 'ProfilePage', 'tab'),
   page('/admin/cluster', () => import('@/resource/ClusterPage'), 'ClusterPage', 'tab'),

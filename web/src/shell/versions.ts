@@ -19,3 +19,9 @@ export function reloadWhenReplaced() {
     location.reload()
   })
 }
+
+/** Has the browser keep files that never change, and offer to install the console. What it may keep, public/sw.js says. */
+export function keepAssets() {
+  if (!('serviceWorker' in navigator) || !window.isSecureContext) return
+  window.addEventListener('load', () => void navigator.serviceWorker.register('/sw.js').catch(() => {}))
+}

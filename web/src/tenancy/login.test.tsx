@@ -3,7 +3,7 @@ import userEvent from '@testing-library/user-event'
 import { afterEach, expect, test, vi } from 'vitest'
 import { answering, show, type Asked } from '../../test/wrap'
 import { LoginForm } from './LoginForm'
-import { stepOf } from './login'
+import { stepOf, forgetWork } from './login'
 
 afterEach(() => vi.unstubAllGlobals())
 
@@ -78,4 +78,21 @@ test('as many logins as allowed: asks before the oldest is ended', async () => {
   await fill('ada@x', 'secret')
   await userEvent.click(await screen.findByRole('button', { name: 'End the oldest and log in' }))
   await waitFor(() => expect(done).toHaveBeenCalled())
+})
+
+test('a logout leaves nothing of the work in the browser, and keeps the look', () => {
+  for (const k of [
+    'berth.uploads',
+    'berth.read.u',
+    'berth.tour.u',
+    'berth.views.sessions',
+    'berth.last',
+    'berth.theme',
+    'berth.columns.sessions',
+    'other',
+  ])
+    localStorage.setItem(k, 'x')
+  forgetWork()
+  expect(Object.keys(localStorage).sort()).toEqual(['berth.columns.sessions', 'berth.theme', 'other'])
+  localStorage.clear()
 })

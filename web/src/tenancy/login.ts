@@ -53,6 +53,11 @@ export async function login(username: string, password: string, otp: string, for
 
 export const logout = () => server<null>('/logout')
 
+/** Takes out of the browser what tells of a person's work: names of files and sessions. Choices of look stay. */
+export function forgetWork(store: Storage = localStorage) {
+  for (const key of Object.keys(store)) if (/^berth\.(uploads|read\.|tour\.|views\.|last)/.test(key)) store.removeItem(key)
+}
+
 export const loginQuery = queryOptions({
   queryKey: ['login'],
   queryFn: () => server<LoginState>('/login-check'),

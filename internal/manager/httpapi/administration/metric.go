@@ -79,8 +79,8 @@ func told(c route.Call, is metric.History, err error) error {
 	if err != nil {
 		return err
 	}
-	out := history.History{From: api.TimeText(is.Range.From), Until: api.TimeText(is.Range.Until), StepSeconds: int(is.Range.Step / time.Second),
-		Series: make([]history.Series, len(is.Series))}
+	out := history.History{From: api.TimeText(is.Range.From), Until: api.TimeText(is.Range.Until),
+		StepSeconds: int(is.Range.Step / time.Second), Series: make([]history.Series, len(is.Series))}
 	for i, s := range is.Series {
 		one := history.Series{KernelID: string(s.Kernel), Hostname: s.Hostname, Agent: string(s.Agent),
 			Points: make([]history.Point, len(s.Points))}

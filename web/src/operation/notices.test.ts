@@ -1,0 +1,52 @@
+import { expect, test } from 'vitest'
+import type { Session } from '@/session/queries'
+import { isUnread, noticesOf, readAll } from './notices'
+
+const now = Date.parse('2026-11-27T12:00:00Z')
+const ended = (part: Partial<Session>) =>
+  ({
+    id: 's',
+    name: 'job',
+    type: 'batch',
+    status: 'TERMINATED',
+    result: 'SUCCESS',
+    why: 'task-done',
+    terminated_at: '2026-11-27T11:00:00Z',
+    ...part,
+  }) as Session
+
+test('what ended is told with why, but not what one ended oneself or long ago', () => {
+  const all = noticesOf(
+    [
+      ended({ id: '1' }),
+      ended({ id: '2', status: 'ERROR', why: 'failed-to-start' }),
+      ended({ id: '3', why: 'user-requested' }),
+      ended({ id: '4', terminated_at: '2026-10-01T00:00:00Z' }),
+      ended({ id: '5', type: 'interactive', why: 'idle-timeout', result: 'UNDEFINED' }),
+      ended({ id: '6', terminated_at: null }),
+    ],
+    [],
+    [],
+    now,
+  )
+  expect(all.map((n) => [n.session, n.kind, n.why])).toEqual([
+    ['1', 'done', 'task-done'],
+    ['2', 'failed', 'failed-to-start'],
+    ['5', 'ended', 'idle-timeout'],
+  ])
+})
+
+test('a session is about to end only when it is', () => {
+  const at = (ends_at: string | null) => noticesOf([], [{ id: 'x', name: 'lab', ends_at, why: 'nobody' }], [], now)
+  expect(at('2026-11-27T12:10:00Z')).toMatchObject([{ kind: 'idle', session: 'x' }])
+  expect([at('2026-11-27T14:00:00Z'), at(null), at('2026-11-27T11:00:00Z')]).toEqual([[], [], []])
+})
+
+test('what was read stays read, and what comes later is new', () => {
+  const all = noticesOf([ended({})], [{ id: 'x', name: 'lab', ends_at: '2026-11-27T12:10:00Z', why: '' }], [], now)
+  expect(all.filter((n) => isUnread(n, { since: 0, keys: [] }))).toHaveLength(2)
+  const read = readAll(all, now)
+  expect(all.filter((n) => isUnread(n, read))).toEqual([])
+  const later = noticesOf([ended({ id: 'new', terminated_at: '2026-11-27T12:30:00Z' })], [], [], now + 3_600_000)
+  expect(isUnread(later[0]!, read)).toBe(true)
+})
