@@ -35,7 +35,7 @@ import { commitQuery, endSession, keepAlive, movesQuery, sessionInfoQuery, sessi
 import { SessionFiles } from './SessionFiles'
 import { Apps, Connect, Kernels } from './SessionParts'
 import { stepsOf } from './timeline'
-import { Use } from './Use'
+import { UseOf } from './UseOf'
 
 const Terminal = lazy(() => import('./Terminal'))
 const route = getRouteApi('/sessions/$id')
@@ -233,12 +233,9 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
         </section>
         <div className="stack">
           {s.status === 'PENDING' && <Waiting of={s} />}
-          {running && (
-            <Panel title={t('use.title')}>
-              <Use kernels={s.kernels} at={at} limits={s.slots} />
-            </Panel>
-          )}
+          {running && <UseOf of={s} at={at} over={false} />}
           {running && <Apps session={s.id} name={s.name} />}
+          {over && <UseOf of={s} at={at} over />}
           {over && (
             <Panel title={t('tab.about')} body={false}>
               <About of={s} />

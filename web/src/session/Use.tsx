@@ -35,14 +35,20 @@ export function cpuPercent(stats: Stat[]): number | null {
 const figures: { id: string; of: (s: Stat[]) => number | null; format: (n: number) => string }[] = [
   { id: 'cpu', of: (s) => cpuPercent(s), format: (n) => `${n < 10 ? n.toFixed(1).replace(/\.0$/, '') : Math.round(n)} %` },
   { id: 'mem', of: (s) => sumOf(s, 'mem'), format: (n) => bytes(n) },
-  { id: 'net', of: (s) => add(sumOf(s, 'net_rx'), sumOf(s, 'net_tx')), format: (n) => `${bytes(n)}/s` },
+  { id: 'net', of: () => null, format: (n) => `${bytes(n)}/s` }, // a rate: see below
 ]
+
+/** The rate of a total that grows, a second; null where there is no telling. */
+export function rateOf(before: { at: number; total: number | null } | null, at: number, total: number | null): number | null {
+  if (!before || before.total === null || total === null || at <= before.at || total < before.total) return null
+  return (total - before.total) / (at - before.at)
+}
 
 function add(a: number | null, b: number | null) {
   return a === null || b === null ? null : a + b
 }
 
-/** What a session uses: CPU, memory, accelerators and network, with the limit as a line. */
+/** What a session uses and used: CPU, memory, accelerators and network, with the limit as a line. */
 export function Use({
   kernels,
   at,
@@ -54,10 +60,12 @@ export function Use({
   limits: Record<string, string>
   history?: Sample[]
 }) {
-  const kept = useRef<Sample[]>(history ?? [])
+  const kept = useRef<Sample[]>([])
+  const passed = useRef<{ at: number; total: number | null } | null>(null)
   const [, draw] = useState(0)
   const stats = kernels.filter((k) => k.status === 'RUNNING').map((k) => k.stat)
-  const gpus = [...new Set(stats.flatMap((s) => Object.keys(s)))].filter((k) => /^(?!cpu|mem|io|net).*_(util|mem)$/.test(k)).sort()
+  const named = [...stats.flatMap((s) => Object.keys(s)), ...(history ?? []).flatMap((s) => Object.keys(s.values))]
+  const gpus = [...new Set(named)].filter((k) => /^(?!cpu|mem|io|net).*_(util|mem)$/.test(k)).sort()
   const all = [
     ...figures,
     ...gpus.map((g) => ({
@@ -69,17 +77,24 @@ export function Use({
   useEffect(() => {
     const values: Record<string, number | null> = {}
     for (const f of all) values[f.id] = f.of(stats)
+    // Agents tell how many bytes passed since the start of each kernel.
+    const total = add(sumOf(stats, 'net_rx'), sumOf(stats, 'net_tx'))
+    values['net'] = rateOf(passed.current, at / 1000, total)
+    passed.current = { at: at / 1000, total }
+    if (!stats.length) return // it has ended: its history is all
     kept.current = [...kept.current, { at: at / 1000, values }].slice(-most)
     draw((n) => n + 1)
     // A sample for each answer of the cluster.
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [at])
+  const first = kept.current[0]?.at ?? Infinity
+  const samples = [...(history ?? []).filter((s) => s.at < first), ...kept.current]
   const limit = (id: string) => (id === 'cpu' ? 100 : id === 'mem' ? amount(limits['mem']) : null)
   return (
     <div className="stack">
       {all.map((f) => {
-        const last = kept.current[kept.current.length - 1]?.values[f.id]
-        const series = { at: kept.current.map((s) => s.at), values: kept.current.map((s) => s.values[f.id] ?? null) }
+        const last = stats.length ? samples[samples.length - 1]?.values[f.id] : null
+        const series = { at: samples.map((s) => s.at), values: samples.map((s) => s.values[f.id] ?? null) }
         return (
           <div key={f.id} className="stack tight">
             <div className="row small">

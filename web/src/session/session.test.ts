@@ -2,7 +2,8 @@ import { expect, test } from 'vitest'
 import { blank, bodyOf, cliOf, faultsOf, nameFor, type Draft } from './draft'
 import { filterOf } from './queries'
 import { stepsOf } from './timeline'
-import { cpuPercent, sumOf } from './Use'
+import { samplesOf } from './history'
+import { cpuPercent, rateOf, sumOf } from './Use'
 
 const draft: Draft = { ...blank, name: 'calm-pier-10', image: 'berth/python:3.11', slots: { cpu: 2, mem: 4 * 2 ** 30 } }
 
@@ -87,4 +88,29 @@ test('figures that a kernel lacks make the sum unknown', () => {
   expect(cpuPercent([a])).toBe(75)
   expect(sumOf([a, {}], 'cpu_util')).toBeNull()
   expect(sumOf([], 'mem')).toBeNull()
+})
+
+test('a total that grows has a rate, one that began anew or is unknown has none', () => {
+  expect(rateOf({ at: 10, total: 100 }, 20, 300)).toBe(20)
+  expect(rateOf({ at: 10, total: 100 }, 20, 50)).toBeNull()
+  expect(rateOf({ at: 10, total: null }, 20, 50)).toBeNull()
+  expect(rateOf({ at: 10, total: 100 }, 10, 150)).toBeNull()
+  expect(rateOf(null, 20, 50)).toBeNull()
+})
+
+test('the history of a session adds its kernels up, step by step', () => {
+  const at = (m: number) => new Date(Date.UTC(2026, 0, 1, 0, m)).toISOString()
+  const h = {
+    step_seconds: 60,
+    series: [
+      { kernel_id: 'a', points: [{ at: at(1), cpu_util: 100, mem: 5, net_rx: 1, net_tx: 2, devices: { cuda_util: 50 } }, { at: at(2), mem: 6 }] },
+      { kernel_id: 'b', points: [{ at: at(0), cpu_util: 50 }, { at: at(1), cpu_util: 100, mem: 1, net_rx: 4 }] },
+    ],
+  }
+  expect(samplesOf(h, 2)).toEqual([
+    { at: Date.parse(at(0)) / 1000, values: { cpu: 25 } },
+    { at: Date.parse(at(1)) / 1000, values: { cpu: 100, mem: 6, net: 3, cuda_util: 50 } },
+    { at: Date.parse(at(2)) / 1000, values: { mem: 6 } },
+  ])
+  expect(samplesOf({ step_seconds: 60, series: [] }, null)).toEqual([])
 })
