@@ -32,7 +32,7 @@ var wireTypes = []any{
 	api.DependencyNode{}, api.DestroyedSession{}, api.DirectAccess{}, api.Done{}, api.Dotfile{}, api.DownloadRequest{}, api.Empty{},
 	api.Entry{}, api.Event{}, api.ExecuteFailure{}, api.ExecuteRefusal{}, api.ExecuteReply{}, api.ExecuteRequest{}, api.ExecuteResult{},
 	api.ExitStatus{}, api.Explanation{}, api.FileDeletion{}, api.FileInfo{}, api.FileList{}, api.FileMove{}, api.FilesReply{},
-	api.Finding{}, api.FindingList{}, api.Folder{}, api.FolderEntry{}, api.FolderHost{}, api.FolderHosts{}, api.FolderID{},
+	api.Folder{}, api.FolderEntry{}, api.FolderHost{}, api.FolderHosts{}, api.FolderID{},
 	api.FolderItem{}, api.FolderOptions{}, api.FolderPage{}, api.FolderRef{}, api.FolderRename{}, api.FolderShare{},
 	api.FolderShareList{}, api.FolderSummary{}, api.FolderUsage{}, api.FullNameChange{}, api.GraphQLError{}, api.GraphQLReply{},
 	api.GraphQLRequest{}, api.GroupNetwork{}, api.GroupNetworkChange{}, api.GroupStatus{}, api.GroupUse{}, api.Hello{},

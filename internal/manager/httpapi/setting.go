@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/admin"
 	"berth.dev/berth/internal/manager/authz"
 )
 
@@ -61,11 +62,11 @@ func (a *API) doctor(c *call) error {
 		}
 		found = append(found, apps...)
 	}
-	list := make([]api.Finding, 0, len(found))
+	list := make([]admin.Finding, 0, len(found))
 	for _, f := range found {
-		list = append(list, api.Finding{Severity: f.Severity, Kind: f.Kind, Object: f.Object, Detail: f.Detail, Next: f.Next})
+		list = append(list, admin.Finding{Severity: f.Severity, Kind: f.Kind, Object: f.Object, Detail: f.Detail, Next: f.Next})
 	}
-	return c.ok(api.FindingList{Findings: list})
+	return c.ok(admin.FindingList{Findings: list})
 }
 
 func (a *API) resourceSlots(c *call) error {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"berth.dev/berth/api/admin"
 	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/appproxy"
@@ -64,7 +65,7 @@ func (c *Checkup) rows(ctx context.Context, dir platform.StateDir) {
 		return
 	}
 	defer client.Close()
-	found, err := client.Findings(ctx)
+	found, err := admin.Findings(ctx, client)
 	if err != nil {
 		c.add(platform.Finding{Kind: "manager", Object: client.Config().Endpoint, Problem: err.Error(),
 			Next: "see whether the manager runs, and its log"})

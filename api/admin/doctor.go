@@ -1,8 +1,9 @@
-package api
+package admin
 
 import (
 	"context"
-	"net/http"
+
+	"berth.dev/berth/api"
 )
 
 // Finding is something in the cluster's rows that should not be.
@@ -20,8 +21,8 @@ type FindingList struct {
 }
 
 // Findings asks the manager what its rows say that should not be; none is well. Superadmins only.
-func (c *Client) Findings(ctx context.Context) ([]Finding, error) {
+func Findings(ctx context.Context, c *api.Client) ([]Finding, error) {
 	var out FindingList
-	err := c.call(ctx, request{method: http.MethodGet, path: "/manager/doctor"}, &out)
+	err := c.Get(ctx, "/manager/doctor", nil, &out)
 	return out.Findings, err
 }
