@@ -11,10 +11,9 @@ import (
 
 // Ticket lets its holder move one file of a folder: a URL of a storage proxy and a token. The token is a secret.
 type Ticket struct {
-	Token string `json:"token"`
-	URL   string `json:"url"`
-	// Upload names an upload, which UploadRequest.Resume goes on with; an extension.
-	Upload string `json:"upload,omitempty"`
+	Token  string `json:"token"`
+	URL    string `json:"url"`
+	Upload string `json:"upload,omitempty"` // its name, which UploadRequest.Resume goes on with; an extension
 }
 
 // UploadRequest is the body of POST /folders/{v}/request-upload.
@@ -33,8 +32,7 @@ type DownloadRequest struct {
 // ErrTicket is a ticket that leads nowhere.
 var ErrTicket = errors.New("the manager sent no usable address of a storage proxy")
 
-// RequestUpload asks for a ticket that writes one file of size bytes. It begins a new upload; an empty file is
-// there with the answer.
+// RequestUpload begins the upload of one file of size bytes; an empty file is there with the answer.
 func (c *Client) RequestUpload(ctx context.Context, to FolderPath, size int64) (Ticket, error) {
 	return c.ticket(ctx, to, "request-upload", UploadRequest{Path: to.Clean(), Size: size})
 }
