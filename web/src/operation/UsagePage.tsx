@@ -117,7 +117,7 @@ export function UsagePage() {
               rowKey={(r) => r.key}
               error={q.error}
               retry={() => void q.refetch()}
-              empty={<EmptyState title={t('usage.none')} cli={`berth usage --month ${month} --by ${by}`} />}
+              empty={<EmptyState title={t('usage.none')} cli={`berth usage report --month ${month} --by ${by}`} />}
               foot={
                 q.data && (
                   <>
@@ -154,7 +154,8 @@ function reportColumns(by: string, r: UsageReport | undefined): Column<UsageRow>
       wide: s !== 'cpu',
       cell: (row) => round(hoursOf(row, s)),
     })
-  if (r?.rows.some((row) => row.cost)) out.push({ id: 'cost', title: t('usage.cost'), width: '120px', num: true, cell: (row) => round(row.cost) })
+  if (r?.rows.some((row) => row.cost))
+    out.push({ id: 'cost', title: t('usage.cost'), width: '120px', num: true, cell: (row) => round(row.cost) })
   return out
 }
 

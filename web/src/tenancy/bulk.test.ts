@@ -37,7 +37,12 @@ test('changes go in steps, in their order, without the words for people', async 
 test('who stops gets no further step, and a failure ends the rest', async () => {
   let n = 0
   const changes = Array.from({ length: stepSize * 3 }, (_, i) => change(i))
-  await carryOut(changes, async () => (n++, []), () => {}, () => n === 1)
+  await carryOut(
+    changes,
+    async () => (n++, []),
+    () => {},
+    () => n === 1,
+  )
   expect(n).toBe(1)
   await expect(
     carryOut(

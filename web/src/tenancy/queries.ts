@@ -231,8 +231,7 @@ export const createKeypair = (email: string, props: Record<string, unknown>) =>
   )
 export const modifyKeypair = (key: string, props: Record<string, unknown>) =>
   mutate('mutation($k: String!, $p: ModifyKeyPairInput!) { modify_keypair(access_key: $k, props: $p) { ok msg } }', { k: key, p: props })
-export const deleteKeypair = (key: string) =>
-  mutate('mutation($k: String!) { delete_keypair(access_key: $k) { ok msg } }', { k: key })
+export const deleteKeypair = (key: string) => mutate('mutation($k: String!) { delete_keypair(access_key: $k) { ok msg } }', { k: key })
 
 // Users as a table: the manager says what would change, then carries out the changes in steps.
 export const exportUsers = async () => (await func<Tenancy>('/tenancy/export', { query: { format: 'csv' } })).text

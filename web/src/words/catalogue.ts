@@ -5,4 +5,7 @@ import { data } from './data'
 import { sessions } from './sessions'
 
 /** Every text of the console, in English and Korean. There is no other place for words. */
-export const catalogue = { ...common, ...sessions, ...data, ...admin, ...administer } as const satisfies Record<string, readonly [string, string]>
+export const catalogue = { ...common, ...sessions, ...data, ...admin, ...administer } as const satisfies Record<
+  string,
+  readonly [string, string]
+>
