@@ -22,11 +22,11 @@ func TestConsole(t *testing.T) {
 	}
 	require.NoError(t, err, "scripts/browser.sh")
 	p := up(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "../scripts/web.sh", "modules").CombinedOutput()
 	require.NoError(t, err, string(out))
-	for _, script := range []string{"console", "stories"} {
+	for _, script := range []string{"console", "stories", "admin"} {
 		c := exec.CommandContext(ctx, "node", "test/"+script+".mjs")
 		c.Dir = "../web"
 		c.Env = append(os.Environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
