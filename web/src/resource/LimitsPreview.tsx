@@ -88,9 +88,7 @@ function Effects({ of }: { of: Effect[] }) {
               {limitText(e.what, e.then)}
               {e.over !== null && <span className="waits"> ({t('preview.over', { n: slotAmount(e.what, e.over) })})</span>}
             </td>
-            <td className="soft">
-              {e.then ? `${tAny(`level.${e.then.level}`, e.then.level)} ${e.then.policy ?? e.then.name ?? ''}` : '–'}
-            </td>
+            <td className="soft">{e.then ? setBy(e.then) : '–'}</td>
           </tr>
         ))}
       </tbody>
@@ -101,6 +99,11 @@ function Effects({ of }: { of: Effect[] }) {
 function limitText(what: string, l: LimitLevel | null): string {
   if (!l || l.limit === 'Infinity') return t('policy.nolimit')
   return what.includes('seconds') ? span(Number(l.limit) * 1000) : slotAmount(what, l.limit)
+}
+
+function setBy(l: LimitLevel): string {
+  const level = tAny(`level.${l.level}`, l.level)
+  return l.policy ? t('preview.policy', { level, policy: l.policy }) : `${level} ${l.name ?? ''}`
 }
 
 function nameOf(e: Effect): string {

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from 'react'
 import type { TenancyChange, TenancyPlan } from '@/api/types'
 import { Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
-import { Cli, EmptyState, ErrorState, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
+import { Cli, EmptyState, ErrorState, PageHead, Panel, Skeleton, useTitle } from '@/design/parts'
 import { csvRow, saveText } from '@/design/save'
 import { t } from '@/words'
 import { carryOut, isNewUser, password, type Outcome } from './bulk'
@@ -253,7 +253,7 @@ function Outcomes(p: { done: number; failed: number; n: number; running: boolean
 
 function diffColumns(applied: boolean): Column<Row>[] {
   const out: Column<Row>[] = [
-    { id: 'who', title: t('share.who'), width: 'minmax(180px, 1fr)', cell: (r) => <span title={r.change.name}>{r.change.name}</span> },
+    { id: 'who', title: t('share.who'), width: 'minmax(220px, 1fr)', cell: (r) => <span title={r.change.name}>{r.change.name}</span> },
     {
       id: 'make',
       title: t('col.type'),
@@ -263,7 +263,7 @@ function diffColumns(applied: boolean): Column<Row>[] {
     {
       id: 'what',
       title: t('import.what'),
-      width: 'minmax(240px, 3fr)',
+      width: 'minmax(220px, 2fr)',
       cell: (r) => {
         const words = (r.change.words ?? []).join('; ')
         return <span title={words}>{words}</span>
@@ -284,7 +284,7 @@ function diffColumns(applied: boolean): Column<Row>[] {
           </span>
         ) : (
           <span className="row">
-            <StateBadge status="success" plain /> {o.state === 'already' && <span className="dim">{t('import.state.already')}</span>}
+            <Icon name="check" size={14} /> {t(o.state === 'already' ? 'import.state.already' : 'status.done')}
           </span>
         ),
       glow: (r) => r.outcome?.state ?? '',

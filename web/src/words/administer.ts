@@ -83,6 +83,7 @@ export const administer = {
   'preview.project': ['In the project', '프로젝트'],
   'preview.now': ['Now', '현재'],
   'preview.then': ['After saving', '저장 후'],
+  'preview.policy': ['{level}, by policy {policy}', '{level}, 정책 {policy}'],
   'preview.by': ['Set by', '결정하는 곳'],
   'preview.over': ['uses {n} already', '이미 {n} 사용'],
   'preview.foreign': [
