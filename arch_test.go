@@ -459,6 +459,7 @@ var rules = []rule{
 	{dir: "scripts/pack", duty: "prepares what the berth binary carries"},
 	{dir: "scripts/testdb", duty: "one PostgreSQL server for a whole run of tests", testOnly: true,
 		allow: []string{"internal/manager/store/storetest"}},
+	{dir: "scripts/tstypes", duty: "writes the types of api as TypeScript, for the console"},
 
 	// Tests alone.
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},

@@ -31,11 +31,11 @@ func TestConsole(t *testing.T) {
 	}
 	p.graphql(`query { user { uuid } }`, nil, &me)
 	t.Cleanup(func() { p.forgetCommits(me.User.UUID) })
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "../scripts/web.sh", "modules").CombinedOutput()
 	require.NoError(t, err, string(out))
-	for _, script := range []string{"console", "stories", "user"} {
+	for _, script := range []string{"console", "stories", "admin", "user"} {
 		c := exec.CommandContext(ctx, "node", "test/"+script+".mjs")
 		c.Dir = "../web"
 		c.Env = append(p.environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),

@@ -48,6 +48,7 @@ const paths: Record<string, ReactNode> = {
       <path d="m10 10 3.500 3.500" />
     </>
   ),
+  offer: <path d="M2.500 8V3h5.300L14 9.200 9.300 13.900zM5.300 5.800h.01" />,
   plus: <path d="M8 3v10M3 8h10" />,
   close: <path d="m4 4 8 8M12 4l-8 8" />,
   copy: (

@@ -1,5 +1,6 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
+import type { UsagePrice, UsagePrices, UsageReport } from '@/api/types'
 import type { Page } from '@/design/paged'
 
 export const announcementQuery = queryOptions({
@@ -57,3 +58,16 @@ export const clusterStatusQuery = queryOptions({
   queryFn: () => func<{ status: string; active_sessions: number; nodes: { id: string; version: string }[] }>('/manager/status'),
 })
 export const setClusterStatus = (status: string) => func<null>('/manager/status', { method: 'PUT', body: { status, force_kill: false } })
+
+/** What was held in a month, by project, user, domain or resource group; a domain's administrator is told of the domain alone. */
+export const usageQuery = (month: string, by: string) =>
+  queryOptions({
+    queryKey: ['operation', 'usage', month, by],
+    queryFn: () => func<UsageReport>('/usage/report', { query: { month, by } }),
+  })
+export const pricesQuery = queryOptions({
+  queryKey: ['operation', 'prices'],
+  queryFn: async () => (await func<UsagePrices>('/usage/prices')).items,
+})
+export const setPrice = (p: UsagePrice) => func<UsagePrice>('/usage/prices', { body: p })
+export const removePrice = (id: string) => func<null>(`/usage/prices/${encodeURIComponent(id)}`, { method: 'DELETE' })

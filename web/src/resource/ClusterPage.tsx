@@ -1,4 +1,4 @@
-import { Button, Modal, Select, Tabs, Tooltip } from '@mantine/core'
+import { Button, Checkbox, Modal, Tabs, Tooltip } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
@@ -17,22 +17,14 @@ import {
   Panel,
   Skeleton,
   StateBadge,
-  toast,
   useTitle,
 } from '@/design/parts'
 import { healthQuery } from '@/operation/queries'
-import { queueQuery, type Session } from '@/session/queries'
+import { endSession, queueQuery, type Session } from '@/session/queries'
 import { t, tAny } from '@/words'
-import {
-  agentQuery,
-  agentsQuery,
-  cordon,
-  schedulerQuery,
-  schedulingChoicesQuery,
-  setScheduler,
-  type Agent,
-  type SchedulerGroup,
-} from './queries'
+import { agentQuery, agentsQuery, cordon, schedulerQuery, type Agent } from './queries'
+import { Devices } from './Devices'
+import { Groups } from './Groups'
 import './cluster.css'
 
 const route = getRouteApi('/admin/cluster')
@@ -45,7 +37,9 @@ export function ClusterPage() {
   const agents = useQuery(agentsQuery)
   const queue = useQuery(queueQuery)
   const problems = useQuery(healthQuery(true))
-  const [open, setOpen] = useState('')
+  const search = route.useSearch()
+  const open = search.agent ?? ''
+  const setOpen = (id: string) => void go({ search: ({ agent: _, ...old }) => (id ? { ...old, agent: id } : old), replace: !id })
   const shown = agents.data?.find((a) => a.id === open)
   return (
     <div className="page">
@@ -95,7 +89,7 @@ export function ClusterPage() {
             ))}
           </div>
         ))}
-      {tab === 'queue' && <Queue rows={queue.data?.items} error={queue.error} retry={() => void queue.refetch()} />}
+      {tab === 'queue' && <Queue rows={queue.data?.items} error={queue.error} retry={() => void queue.refetch()} group={search.group} />}
       {tab === 'groups' && <Groups />}
       <Modal opened={!!shown} onClose={() => setOpen('')} title={shown?.id} size={680}>
         {shown && <AgentDetail of={shown} />}
@@ -162,6 +156,9 @@ function AgentDetail({ of: a }: { of: Agent }) {
   const client = useQueryClient()
   const q = useQuery(agentQuery(a.id))
   const [ask, setAsk] = useState(false)
+  const [drain, setDrain] = useState(false)
+  const [end, setEnd] = useState(false)
+  const [error, setError] = useState<unknown>(null)
   const set = (on: boolean) => cordon(a.id, on).then(() => client.invalidateQueries({ queryKey: ['resource'] }))
   const n = q.data?.session_count ?? 0
   return (
@@ -208,15 +205,37 @@ function AgentDetail({ of: a }: { of: Agent }) {
           </div>
         )}
       </Panel>
-      {a.schedulable ? (
-        <Button onClick={() => setAsk(true)} style={{ alignSelf: 'flex-start' }}>
-          {t('agent.cordon')}
-        </Button>
-      ) : (
-        <Button variant="filled" onClick={() => void set(true).catch((e: Error) => toast(e.message))} style={{ alignSelf: 'flex-start' }}>
-          {t('agent.uncordon')}
-        </Button>
+      <Devices of={a} />
+      {!a.schedulable && q.data && (
+        <div className="note info" role="status">
+          <Icon name="info" />
+          <span>{n ? t('agent.left', { n }) : t('agent.drained')}</span>
+        </div>
       )}
+      {error !== null && <ErrorState error={error} />}
+      <div className="row wrap">
+        {a.schedulable ? (
+          <Button onClick={() => setAsk(true)}>{t('agent.cordon')}</Button>
+        ) : (
+          <Button
+            variant="filled"
+            onClick={() => {
+              setError(null)
+              set(true).catch(setError)
+            }}>
+            {t('agent.uncordon')}
+          </Button>
+        )}
+        {(a.schedulable || n > 0) && (
+          <Button
+            onClick={() => {
+              setEnd(false)
+              setDrain(true)
+            }}>
+            {t('agent.drain')}
+          </Button>
+        )}
+      </div>
       <Cli line={`berth agent drain ${a.id}`} />
       <ConfirmAction
         open={ask}
@@ -228,12 +247,47 @@ function AgentDetail({ of: a }: { of: Agent }) {
         onDo={() => set(false)}>
         {t('agent.cordon.text', { n })}
       </ConfirmAction>
+      <ConfirmAction
+        open={drain}
+        onClose={() => setDrain(false)}
+        title={t('agent.drain')}
+        verb={t('agent.drain')}
+        doing={t('agent.drain')}
+        danger={end}
+        onDo={async () => {
+          await set(false)
+          if (!end) return
+          // What was on its way here when it was cordoned shows itself in a later look.
+          const work = await client.fetchQuery({ ...agentQuery(a.id), staleTime: 0 })
+          const ended = await Promise.allSettled(
+            work.sessions.filter((w) => w.status !== 'TERMINATING').map((w) => endSession(w.id, w.status !== 'RUNNING')),
+          )
+          const refused = ended.find((r) => r.status === 'rejected')
+          if (refused) throw refused.reason
+          await client.invalidateQueries({ queryKey: ['resource'] })
+        }}>
+        <div className="stack">
+          <span>{t('agent.drain.text', { name: a.id, n })}</span>
+          {n > 0 && (
+            <Checkbox
+              label={t('agent.drain.end', { n })}
+              description={t('agent.drain.end.text')}
+              checked={end}
+              onChange={(e) => setEnd(e.currentTarget.checked)}
+            />
+          )}
+        </div>
+      </ConfirmAction>
     </div>
   )
 }
 
-function Queue({ rows, error, retry }: { rows: Session[] | undefined; error: unknown; retry: () => void }) {
-  const go = useNavigate()
+function Queue(p: { rows: Session[] | undefined; error: unknown; retry: () => void; group: string | undefined }) {
+  const go = useNavigate({ from: '/admin/cluster' })
+  const scheduler = useQuery(schedulerQuery)
+  const groups = (scheduler.data?.scaling_groups ?? []).filter((g) => g.pending > 0 || g.name === p.group)
+  const rows = p.group ? p.rows?.filter((s) => s.scaling_group === p.group) : p.rows
+  const choose = (group: string | undefined) => void go({ search: group ? { tab: 'queue', group } : { tab: 'queue' }, replace: true })
   const columns: Column<Session>[] = [
     {
       id: 'name',
@@ -252,125 +306,35 @@ function Queue({ rows, error, retry }: { rows: Session[] | undefined; error: unk
     { id: 'since', title: t('wait.since'), width: '120px', cell: (s) => <Ago at={s.created_at} /> },
   ]
   return (
-    <div className="panel">
-      <Listing
-        label={t('cluster.queue')}
-        columns={columns}
-        rows={rows}
-        rowKey={(s) => s.id}
-        error={error}
-        retry={retry}
-        onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })}
-        empty={<EmptyState title={t('cluster.noqueue')} cli="berth scheduler info" />}
-      />
-    </div>
-  )
-}
-
-function Groups() {
-  const q = useQuery(schedulerQuery)
-  const [edit, setEdit] = useState<SchedulerGroup | null>(null)
-  if (q.isError) return <ErrorState error={q.error} retry={() => void q.refetch()} />
-  if (!q.data) return <Skeleton lines={4} h={30} />
-  return (
-    <div className="grid2">
-      {q.data.scaling_groups.map((g) => (
-        <Panel
-          key={g.name}
-          title={
-            <span className="row">
-              {g.name}
-              {!g.is_active && <span className="tag">{t('status.inactive')}</span>}
-            </span>
-          }
-          acts={
-            <Button size="compact-sm" onClick={() => setEdit(g)}>
-              {t('do.edit')}
-            </Button>
-          }>
-          <div className="stack">
-            {order(Object.keys(g.capacity)).map((s) => (
-              <Meter key={s} slot={s} used={g.occupied[s] ?? '0'} of={g.capacity[s]} label={slotName(s)} />
-            ))}
-            <Facts
-              of={[
-                [t('group.order'), g.scheduler],
-                [t('group.placement'), g.placement],
-                [
-                  t('nav.agents'),
-                  `${g.agents_alive}${g.agents_cordoned ? ` · ${t('group.cordoned', { n: g.agents_cordoned })}` : ''}${g.agents_lost ? ` · ${t('agent.lost', { n: g.agents_lost })}` : ''}`,
-                ],
-                [t('filter.running'), g.running],
-                [
-                  t('filter.waiting'),
-                  g.pending
-                    ? `${g.pending} (${Object.entries(g.reasons)
-                        .map(([r, n]) => `${n} ${tAny(`reason.${r}`, r)}`)
-                        .join(', ')})`
-                    : 0,
-                ],
-              ]}
-            />
-            {g.warning && (
-              <div className="note">
-                <Icon name="warn" />
-                <span>{g.warning}</span>
-              </div>
-            )}
-          </div>
-        </Panel>
-      ))}
-      <Modal opened={!!edit} onClose={() => setEdit(null)} title={edit?.name}>
-        {edit && <GroupForm of={edit} onDone={() => setEdit(null)} />}
-      </Modal>
-    </div>
-  )
-}
-
-function GroupForm({ of: g, onDone }: { of: SchedulerGroup; onDone: () => void }) {
-  const client = useQueryClient()
-  const choices = useQuery(schedulingChoicesQuery)
-  const [by, setBy] = useState(g.scheduler)
-  const [where, setWhere] = useState(g.placement)
-  const [busy, setBusy] = useState(false)
-  const [error, setError] = useState<unknown>(null)
-  const save = () => {
-    setBusy(true)
-    setError(null)
-    setScheduler(g.name, { scheduler: by, scheduler_opts: { agent_selection_strategy: where } })
-      .then(() => client.invalidateQueries({ queryKey: ['resource'] }))
-      .then(onDone, setError)
-      .finally(() => setBusy(false))
-  }
-  return (
-    <form
-      className="stack"
-      onSubmit={(e) => {
-        e.preventDefault()
-        save()
-      }}>
-      <Select
-        label={t('group.order')}
-        value={by}
-        onChange={(v) => setBy(v ?? by)}
-        data={choices.data?.orders ?? [by]}
-        allowDeselect={false}
-        description={t('group.when')}
-      />
-      <Select
-        label={t('group.placement')}
-        value={where}
-        onChange={(v) => setWhere(v ?? where)}
-        data={choices.data?.placements ?? [where]}
-        allowDeselect={false}
-      />
-      {error !== null && <ErrorState error={error} />}
-      <div className="row" style={{ justifyContent: 'flex-end' }}>
-        <Button onClick={onDone}>{t('do.cancel')}</Button>
-        <Button type="submit" variant="filled" loading={busy}>
-          {t('do.save')}
-        </Button>
+    <>
+      <div className="row wrap">
+        <button type="button" className="chip" aria-pressed={!p.group} onClick={() => choose(undefined)}>
+          {t('queue.every')}
+        </button>
+        {groups.map((g) => (
+          <button key={g.name} type="button" className="chip" aria-pressed={g.name === p.group} onClick={() => choose(g.name)}>
+            {g.name}
+          </button>
+        ))}
+        <span className="soft small end">
+          {groups
+            .filter((g) => !p.group || g.name === p.group)
+            .flatMap((g) => Object.entries(g.reasons).map(([r, n]) => t('queue.counted', { n, reason: tAny(`reason.${r}`, r) })))
+            .join(', ')}
+        </span>
       </div>
-    </form>
+      <div className="panel">
+        <Listing
+          label={t('cluster.queue')}
+          columns={columns}
+          rows={rows}
+          rowKey={(s) => s.id}
+          error={p.error}
+          retry={p.retry}
+          onOpen={(s) => void go({ to: '/sessions/$id', params: { id: s.id } })}
+          empty={<EmptyState title={t('cluster.noqueue')} cli="berth scheduler info" />}
+        />
+      </div>
+    </>
   )
 }

@@ -1,5 +1,6 @@
-import { Button, Modal, NumberInput, TextInput } from '@mantine/core'
+import { Button, Modal, NumberInput, Tabs, TextInput } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
 import { parsed } from '@/api/http'
 import { amount, isMemory, order, slotLine, slotName } from '@/design/amounts'
@@ -8,13 +9,22 @@ import { Icon } from '@/design/icons'
 import { ConfirmAction, EmptyState, ErrorState, PageHead, useTitle } from '@/design/parts'
 import { span } from '@/design/time'
 import { t } from '@/words'
+import { LimitsPreview } from './LimitsPreview'
+import { OwnPolicies } from './OwnPolicies'
+import { draftKey, type Draft } from './preview'
 import { createPolicy, deletePolicy, modifyPolicy, policiesQuery, slotsQuery, type KeypairPolicy } from './queries'
 
 const GiB = 1 << 30
 const unlimited = (n: number | null | undefined) => !n || n < 0
 
+const route = getRouteApi('/admin/policies')
+const kinds = ['keypair', 'user', 'project'] as const
+
 export function PoliciesPage() {
   useTitle(t('nav.policies'))
+  const kind = kinds.find((k) => k === route.useSearch().tab) ?? 'keypair'
+  const go = useNavigate({ from: '/admin/policies' })
+  const [making, setMaking] = useState(false)
   const q = useQuery(policiesQuery)
   const [open, setOpen] = useState<KeypairPolicy | 'new' | null>(null)
   const none = <span className="dim">{t('policy.nolimit')}</span>
@@ -60,24 +70,37 @@ export function PoliciesPage() {
   ]
   return (
     <div className="page">
-      <PageHead title={t('nav.policies')} sub={<span>{t('policy.text')}</span>}>
-        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setOpen('new')}>
+      <PageHead title={t('nav.policies')} sub={<span>{t(kind === 'keypair' ? 'policy.text' : `policy.text.${kind}`)}</span>}>
+        <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => (kind === 'keypair' ? setOpen('new') : setMaking(true))}>
           {t('policy.new')}
         </Button>
       </PageHead>
-      <div className="panel">
-        <Listing
-          label={t('nav.policies')}
-          columns={columns}
-          rows={q.data}
-          rowKey={(p) => p.name}
-          onOpen={setOpen}
-          error={q.error}
-          retry={() => void q.refetch()}
-          empty={<EmptyState title={t('policy.none')} cli="berth policy create NAME" />}
-        />
-      </div>
-      <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('policy.new') : (open?.name ?? '')} size={560}>
+      <Tabs value={kind} onChange={(v) => void go({ search: v && v !== 'keypair' ? { tab: v } : {}, replace: true })}>
+        <Tabs.List>
+          {kinds.map((k) => (
+            <Tabs.Tab key={k} value={k}>
+              {t(`policy.tab.${k}`)}
+            </Tabs.Tab>
+          ))}
+        </Tabs.List>
+      </Tabs>
+      {kind === 'keypair' ? (
+        <div className="panel">
+          <Listing
+            label={t('nav.policies')}
+            columns={columns}
+            rows={q.data}
+            rowKey={(p) => p.name}
+            onOpen={setOpen}
+            error={q.error}
+            retry={() => void q.refetch()}
+            empty={<EmptyState title={t('policy.none')} cli="berth policy create NAME" />}
+          />
+        </div>
+      ) : (
+        <OwnPolicies key={kind} of={kind} making={making} onMade={() => setMaking(false)} />
+      )}
+      <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('policy.new') : (open?.name ?? '')} size={680}>
         {open !== null && <PolicyForm of={open === 'new' ? null : open} onDone={() => setOpen(null)} />}
       </Modal>
     </div>
@@ -99,6 +122,16 @@ function PolicyForm({ of: p, onDone }: { of: KeypairPolicy | null; onDone: () =>
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState<unknown>(null)
   const [ask, setAsk] = useState(false)
+  const draft: Draft = {
+    [draftKey('running', 'live sessions')]: Number(sessions) || null,
+    [draftKey('session', 'containers')]: Number(containers) || 1,
+    [draftKey('session', 'seconds of life')]: Math.round((Number(life) || 0) * 3600) || null,
+    [draftKey('session', 'idle seconds')]: Math.round((Number(idle) || 0) * 60) || null,
+  }
+  for (const s of new Set([...Object.keys(slots.data ?? {}), ...Object.keys(limits)])) {
+    const v = limits[s] ?? ''
+    draft[draftKey('running', s)] = v === '' ? null : Math.round(v * (isMemory(s) ? GiB : 1))
+  }
   const submit = (e: FormEvent) => {
     e.preventDefault()
     setBusy(true)
@@ -154,6 +187,7 @@ function PolicyForm({ of: p, onDone }: { of: KeypairPolicy | null; onDone: () =>
         {number(t('policy.idle.min'), idle, setIdle)}
         {number(t('policy.life.h'), life, setLife)}
       </div>
+      {p && <LimitsPreview policy={p.name} draft={draft} />}
       <p className="small dim">{t('policy.when')}</p>
       {error !== null && <ErrorState error={error} />}
       <div className="row">

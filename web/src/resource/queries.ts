@@ -1,5 +1,6 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func, gql, mutate, parsed } from '@/api/http'
+import type { Limits } from '@/api/types'
 
 export interface Limit {
   kind: string
@@ -192,3 +193,134 @@ export const slotsQuery = queryOptions({
   staleTime: Infinity,
   queryFn: () => func<Record<string, string>>('/config/resource-slots'),
 })
+
+/** The limits of somebody in a project, at all levels. */
+export const limitsOfQuery = (user: string, group: string) =>
+  queryOptions({
+    queryKey: ['resource', 'limits', 'of', user, group],
+    queryFn: async () => (await func<Limits>('/resource/limits', { query: { user, group } })).limits,
+    retry: false,
+  })
+
+/** What users and projects may own. Null is no limit. */
+export interface OwnPolicy {
+  name: string
+  created_at: string
+  max_vfolder_count: number | null
+  max_quota_scope_size: number | null
+  max_concurrent_logins?: number | null
+  max_customized_image_count?: number | null
+  max_network_count?: number | null
+}
+export type OwnerKind = 'user' | 'project'
+
+const ownFields = {
+  user: 'name created_at max_vfolder_count max_quota_scope_size max_concurrent_logins max_customized_image_count',
+  project: 'name created_at max_vfolder_count max_quota_scope_size max_network_count',
+}
+export const ownPoliciesQuery = (of: OwnerKind) =>
+  queryOptions({
+    queryKey: ['resource', 'ownPolicies', of],
+    queryFn: async () =>
+      (await gql<Record<string, OwnPolicy[]>>(`query { ${of}_resource_policies { ${ownFields[of]} } }`))[`${of}_resource_policies`]!,
+  })
+const typed = { user: 'User', project: 'Project' }
+export const createOwnPolicy = (of: OwnerKind, name: string, props: PolicyProps) =>
+  mutate(
+    `mutation($n: String!, $p: Create${typed[of]}ResourcePolicyInput!) { create_${of}_resource_policy(name: $n, props: $p) { ok msg } }`,
+    { n: name, p: props },
+  )
+export const modifyOwnPolicy = (of: OwnerKind, name: string, props: PolicyProps) =>
+  mutate(
+    `mutation($n: String!, $p: Modify${typed[of]}ResourcePolicyInput!) { modify_${of}_resource_policy(name: $n, props: $p) { ok msg } }`,
+    { n: name, p: props },
+  )
+export const deleteOwnPolicy = (of: OwnerKind, name: string) =>
+  mutate(`mutation($n: String!) { delete_${of}_resource_policy(name: $n) { ok msg } }`, { n: name })
+
+export interface Offer {
+  id: string
+  name: string
+  resource_slots: Record<string, string>
+  shared_memory: number | null
+  scaling_group_name: string | null
+}
+export const offersQuery = queryOptions({
+  queryKey: ['resource', 'offers'],
+  queryFn: async () =>
+    (
+      await gql<{ resource_presets: (Omit<Offer, 'resource_slots'> & { resource_slots: string })[] }>(
+        'query { resource_presets { id name resource_slots shared_memory scaling_group_name } }',
+      )
+    ).resource_presets.map((p): Offer => ({ ...p, resource_slots: parsed(p.resource_slots, {}) })),
+})
+export const createOffer = (name: string, props: PolicyProps) =>
+  mutate('mutation($n: String!, $p: CreateResourcePresetInput!) { create_resource_preset(name: $n, props: $p) { ok msg } }', {
+    n: name,
+    p: props,
+  })
+export const modifyOffer = (id: string, props: PolicyProps) =>
+  mutate('mutation($i: UUID, $p: ModifyResourcePresetInput!) { modify_resource_preset(id: $i, props: $p) { ok msg } }', { i: id, p: props })
+export const deleteOffer = (id: string) => mutate('mutation($i: UUID) { delete_resource_preset(id: $i) { ok msg } }', { i: id })
+
+export interface Storage {
+  id: string
+  backend: string
+  proxy: string
+  name: string
+  capabilities: string[]
+  usage: { used_bytes?: number; capacity_bytes?: number }
+}
+export const storagesQuery = queryOptions({
+  queryKey: ['resource', 'storages'],
+  queryFn: async () =>
+    (
+      await gql<{ storage_volume_list: { items: (Omit<Storage, 'usage'> & { usage: string })[] } }>(
+        'query { storage_volume_list(limit: 100, offset: 0) { items { id backend proxy name capabilities usage } } }',
+      )
+    ).storage_volume_list.items.map((s): Storage => ({ ...s, usage: parsed(s.usage, {}) })),
+})
+
+export interface Registry {
+  id: string
+  registry_name: string
+  url: string
+  project: string
+}
+export const registriesQuery = queryOptions({
+  queryKey: ['resource', 'registries'],
+  queryFn: async () =>
+    (
+      await gql<{ container_registry_nodes: { edges: { node: Registry }[] } }>(
+        'query { container_registry_nodes(first: 100) { edges { node { id registry_name url project } } } }',
+      )
+    ).container_registry_nodes.edges.map((e) => e.node),
+})
+export const rescanImages = () => mutate('mutation { rescan_images { ok msg } }')
+
+export interface ResourceGroup {
+  name: string
+  description: string | null
+  is_active: boolean
+  is_public: boolean
+}
+export const resourceGroupsQuery = queryOptions({
+  queryKey: ['resource', 'groups', 'all'],
+  queryFn: async () =>
+    (await gql<{ scaling_groups: ResourceGroup[] }>('query { scaling_groups { name description is_active is_public } }')).scaling_groups,
+})
+export const createGroup = (name: string, props: PolicyProps) =>
+  mutate('mutation($n: String!, $p: CreateScalingGroupInput!) { create_scaling_group(name: $n, props: $p) { ok msg } }', {
+    n: name,
+    p: { driver: 'static', scheduler: 'fifo', ...props },
+  })
+export const modifyGroup = (name: string, props: PolicyProps) =>
+  mutate('mutation($n: String!, $p: ModifyScalingGroupInput!) { modify_scaling_group(name: $n, props: $p) { ok msg } }', {
+    n: name,
+    p: props,
+  })
+export const offerGroup = (group: string, domain: string) =>
+  mutate('mutation($g: String!, $d: String!) { associate_scaling_group_with_domain(scaling_group: $g, domain: $d) { ok msg } }', {
+    g: group,
+    d: domain,
+  })

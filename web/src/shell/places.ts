@@ -23,10 +23,17 @@ export function placesOf(me: Me): Place[] {
   if (isAdmin(me)) {
     out.push(
       { to: '/admin/users', word: 'nav.users', icon: 'users', keys: 'g u', group: 'admin' },
+      { to: '/admin/keypairs', word: 'nav.keypairs', icon: 'key', group: 'admin' },
       { to: '/admin/projects', word: 'nav.projects', icon: 'folder', keys: 'g p', group: 'admin' },
     )
   }
-  if (isSuper(me)) out.push({ to: '/admin/policies', word: 'nav.policies', icon: 'policy', group: 'admin' })
+  if (isSuper(me)) {
+    out.push(
+      { to: '/admin/policies', word: 'nav.policies', icon: 'policy', group: 'admin' },
+      { to: '/admin/offers', word: 'nav.resources', icon: 'offer', group: 'admin' },
+    )
+  }
+  if (isAdmin(me)) out.push({ to: '/admin/usage', word: 'nav.usage', icon: 'usage', group: 'admin' })
   if (isAdmin(me)) out.push({ to: '/admin/audit', word: 'nav.audit', icon: 'audit', keys: 'g a', group: 'admin' })
   if (isSuper(me)) out.push({ to: '/admin/settings', word: 'nav.settings', icon: 'settings', group: 'admin' })
   return out

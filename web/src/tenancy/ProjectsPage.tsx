@@ -1,10 +1,13 @@
-import { Button, Modal, Select, Switch, Tabs, TextInput } from '@mantine/core'
+import { Button, Modal, NumberInput, Select, Switch, Tabs, TextInput } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
+import { parsed } from '@/api/http'
+import { amount, isMemory, order, slotName } from '@/design/amounts'
 import { Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { Ago, EmptyState, ErrorState, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
+import { slotsQuery } from '@/resource/queries'
 import { t } from '@/words'
 import { isSuper, useMe } from './me'
 import {
@@ -19,6 +22,7 @@ import {
   type Project,
 } from './queries'
 
+const GiB = 2 ** 30
 const route = getRouteApi('/admin/projects')
 
 export function ProjectsPage() {
@@ -247,13 +251,21 @@ function DomainForm({ of: d, onDone }: { of: Domain | null; onDone: () => void }
   const [name, setName] = useState(d?.name ?? '')
   const [desc, setDesc] = useState(d?.description ?? '')
   const [active, setActive] = useState(d?.is_active ?? true)
+  const slots = useQuery(slotsQuery)
+  const was = parsed<Record<string, string>>(d?.total_resource_slots, {})
+  const [limits, setLimits] = useState<Record<string, number | string>>(() =>
+    Object.fromEntries(Object.entries(was).map(([s, v]) => [s, (amount(v) ?? 0) / (isMemory(s) ? GiB : 1)])),
+  )
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState<unknown>(null)
   const submit = (e: FormEvent) => {
     e.preventDefault()
     setBusy(true)
     setError(null)
-    const work = d ? modifyDomain(d.name, { description: desc, is_active: active }) : createDomain(name.trim(), { description: desc })
+    const total: Record<string, string> = {}
+    for (const [s, v] of Object.entries(limits)) if (v !== '') total[s] = String(Math.round(Number(v) * (isMemory(s) ? GiB : 1)))
+    const props = { description: desc, total_resource_slots: JSON.stringify(total) }
+    const work = d ? modifyDomain(d.name, { ...props, is_active: active }) : createDomain(name.trim(), props)
     work
       .then(() => client.invalidateQueries({ queryKey: ['tenancy'] }))
       .then(onDone, setError)
@@ -272,6 +284,19 @@ function DomainForm({ of: d, onDone }: { of: Domain | null; onDone: () => void }
         />
       )}
       <TextInput label={t('project.desc')} value={desc} onChange={(e) => setDesc(e.currentTarget.value)} />
+      <span className="section-title">{t('domain.limits')}</span>
+      <div className="grid2">
+        {order([...new Set([...Object.keys(slots.data ?? {}), ...Object.keys(limits)])]).map((s) => (
+          <NumberInput
+            key={s}
+            label={slotName(s) + (isMemory(s) ? ' (GiB)' : '')}
+            value={limits[s] ?? ''}
+            min={0}
+            placeholder={t('policy.nolimit')}
+            onChange={(v) => setLimits({ ...limits, [s]: v })}
+          />
+        ))}
+      </div>
       {d && (
         <Switch
           label={t('status.active')}

@@ -9,6 +9,7 @@ import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, Copy, EmptyState, ErrorState, PageHead, StateBadge, useTitle } from '@/design/parts'
 import { t, tAny, type Word } from '@/words'
+import { password } from './bulk'
 import { isSuper, useMe } from './me'
 import { createUser, domainsQuery, listUsers, modifyUser, projectsQuery, userPoliciesQuery, type User } from './queries'
 
@@ -92,6 +93,9 @@ export function UsersPage() {
   return (
     <div className="page">
       <PageHead title={t('nav.users')}>
+        <Button leftSection={<Icon name="upload" />} onClick={() => void go({ to: '/admin/users/import' })}>
+          {t('import.open')}
+        </Button>
         <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setOpen('new')}>
           {t('user.new')}
         </Button>
@@ -161,16 +165,6 @@ export function UsersPage() {
       </Modal>
     </div>
   )
-}
-
-function password(): string {
-  const a = new Uint32Array(16)
-  crypto.getRandomValues(a)
-  const letters = 'abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789'
-  return [...a]
-    .map((n) => letters[n % letters.length])
-    .join('')
-    .replace(/(.{4})(?=.)/g, '$1-')
 }
 
 function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {

@@ -1,5 +1,6 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func, gql, mutate } from '@/api/http'
+import type { Tenancy, TenancyChange, TenancyPlan, TenancyRequest, TenancyResults, TenancySteps } from '@/api/types'
 import type { Page } from '@/design/paged'
 
 export interface User {
@@ -199,3 +200,42 @@ export const endToken = (id: string) => func<null>(`/auth/tokens/${id}`, { metho
 export const setFullName = (full_name: string) => func<unknown>('/auth/update-full-name', { body: { full_name } })
 export const setPassword = (old_password: string, new_password: string) =>
   func<{ error_msg?: string } | null>('/auth/update-password', { body: { old_password, new_password, new_password2: new_password } })
+
+export interface Keypair {
+  access_key: string
+  user_id: string
+  is_active: boolean
+  is_admin: boolean
+  is_main: boolean
+  resource_policy: string
+  rate_limit: number
+  num_queries: number
+  created_at: string
+  last_used: string | null
+  expires_at: string | null
+}
+
+export async function listKeypairs(filter: string, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Keypair>> {
+  const d = await gql<{ keypair_list: { total_count: number; items: Keypair[] } }>(
+    `query($l: Int!, $o: Int!, $f: String) { keypair_list(limit: $l, offset: $o, filter: $f, order: "user_id") { total_count items {
+      access_key user_id is_active is_admin is_main resource_policy rate_limit num_queries created_at last_used expires_at } } }`,
+    { l: limit, o: offset, f: filter || null },
+    signal,
+  )
+  return { items: d.keypair_list.items, total: d.keypair_list.total_count }
+}
+export const createKeypair = (email: string, props: Record<string, unknown>) =>
+  mutate<{ create_keypair: { keypair: { access_key: string; secret_key: string } } }>(
+    'mutation($u: String!, $p: KeyPairInput!) { create_keypair(user_id: $u, props: $p) { ok msg keypair { access_key secret_key } } }',
+    { u: email, p: props },
+  )
+export const modifyKeypair = (key: string, props: Record<string, unknown>) =>
+  mutate('mutation($k: String!, $p: ModifyKeyPairInput!) { modify_keypair(access_key: $k, props: $p) { ok msg } }', { k: key, p: props })
+export const deleteKeypair = (key: string) => mutate('mutation($k: String!) { delete_keypair(access_key: $k) { ok msg } }', { k: key })
+
+// Users as a table: the manager says what would change, then carries out the changes in steps.
+export const exportUsers = async () => (await func<Tenancy>('/tenancy/export', { query: { format: 'csv' } })).text
+export const planUsers = (text: string) =>
+  func<TenancyPlan>('/tenancy/plan', { body: { format: 'csv', text, prune: false } satisfies TenancyRequest })
+export const applyUsers = async (changes: TenancyChange[]) =>
+  (await func<TenancyResults>('/tenancy/apply', { body: { changes } satisfies TenancySteps })).results
