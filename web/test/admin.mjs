@@ -139,10 +139,7 @@ try {
     await page.getByLabel('Table (CSV)').fill(`email,full_name,status\n${who(1)},Renamed,inactive`)
     await page.getByRole('button', { name: 'Show what would change' }).click()
     await page.getByRole('button', { name: /^Apply/ }).click()
-    await page
-      .getByRole('status')
-      .getByText(/applied/)
-      .waitFor()
+    await page.getByText(/^\d+ changes? applied$/).waitFor()
     same((await graph(page, `{ user(email: "${who(1)}") { full_name status } }`)).user.full_name, 'Renamed', 'full name')
   })
   await at('new-user-logs-in', page, async () => {
@@ -173,7 +170,7 @@ try {
     await page.getByRole('button', { name: 'Inactive', exact: true }).click()
     await page.getByRole('row').filter({ hasText: key }).click()
     await page.getByRole('button', { name: 'Delete keypair' }).click()
-    await page.getByRole('dialog').last().getByRole('button', { name: 'Delete keypair' }).click()
+    await page.getByRole('dialog', { name: 'Delete keypair' }).getByRole('button', { name: 'Delete keypair' }).click()
     await page.getByText('No keypair matches').waitFor()
   })
   await at('lower-a-policy', page, async () => {
@@ -218,7 +215,7 @@ try {
         .filter({ hasText: 'no limit' })
         .click()
       await page.getByRole('button', { name: 'Delete policy' }).click()
-      await page.getByRole('dialog').last().getByRole('button', { name: 'Delete policy' }).click()
+      await page.getByRole('dialog', { name: 'Delete policy' }).getByRole('button', { name: 'Delete policy' }).click()
       await page
         .getByRole('row')
         .filter({ hasText: `${policy}-${kind}` })
@@ -238,7 +235,7 @@ try {
     await page.getByRole('button', { name: 'Save changes' }).click()
     await page.getByRole('row').filter({ hasText: preset }).filter({ hasText: '1 GiB' }).click()
     await page.getByRole('button', { name: 'Delete preset' }).click()
-    await page.getByRole('dialog').last().getByRole('button', { name: 'Delete preset' }).click()
+    await page.getByRole('dialog', { name: 'Delete preset' }).getByRole('button', { name: 'Delete preset' }).click()
     await page.getByRole('row').filter({ hasText: preset }).waitFor({ state: 'hidden' })
     await page.getByRole('tab', { name: 'Storages' }).click()
     await page
@@ -291,7 +288,7 @@ try {
     await page.goto(`${web}/admin/cluster`)
     await page.locator('.tile').first().click()
     await page.getByRole('dialog').getByRole('button', { name: 'Cordon agent' }).click()
-    await page.getByRole('dialog').last().getByRole('button', { name: 'Cordon agent' }).click()
+    await page.getByRole('dialog', { name: /^Cordon .*\?$/ }).getByRole('button', { name: 'Cordon agent' }).click()
     await page.getByText('Nothing is here: it can be switched off.').waitFor()
   })
   const waiting = `waits-${tag}`
@@ -323,7 +320,7 @@ try {
   await at('drain', page, async () => {
     await page.getByRole('dialog').getByRole('button', { name: 'Drain agent' }).click()
     await page.getByRole('checkbox', { name: /^End 1 session now/ }).check()
-    await page.getByRole('dialog').last().getByRole('button', { name: 'Drain agent' }).click()
+    await page.getByRole('dialog', { name: 'Drain agent' }).getByRole('button', { name: 'Drain agent' }).click()
     await page.getByText('Nothing is here: it can be switched off.').waitFor({ timeout: 120_000 })
     await page.getByRole('dialog').getByRole('button', { name: 'Uncordon agent' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Cordon agent' }).waitFor()
