@@ -59,7 +59,7 @@ func runTransfers(t *testing.T, said map[string]string) {
 		var tok string
 		var err error
 		if size > 0 {
-			tok, err = s.UploadToken(r.Context(), transfer.UploadRequest{Volume: "v", Folder: benchFolder, Path: r.FormValue("path"), Size: size})
+			tok, _, err = s.UploadToken(r.Context(), transfer.UploadRequest{Volume: "v", Folder: benchFolder, Path: r.FormValue("path"), Size: size})
 		} else {
 			tok, err = s.DownloadToken(r.Context(), transfer.DownloadRequest{Volume: "v", Folder: benchFolder, Path: r.FormValue("path")})
 		}

@@ -20,6 +20,8 @@ func TestTypes(t *testing.T) {
 func TestForms(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(dir+"/api/admin", 0o755))
+	require.NoError(t, os.MkdirAll(dir+"/api/history", 0o755))
+	require.NoError(t, os.WriteFile(dir+"/api/history/h.go", []byte("package history\n"), 0o600))
 	require.NoError(t, os.WriteFile(dir+"/api/a.go", []byte(`package api
 
 // One is a thing.

@@ -181,8 +181,13 @@ export interface AuditEntry {
   access_key: string
   /** ActingFor is the access key on whose behalf it was done, where that is another one. */
   acting_for?: string
+  /** Token is the id of the API token that it was done with. */
+  token?: string
   address: string
   request_id: string
+  /** Means is how somebody proved who they are at a login, or failed to. Attempts is how many refusals alike the entry stands for, where it is more than one: then nobody did it, the user's members are empty, and Object is the account that was tried. */
+  means?: string
+  attempts?: number
   changes: AuditChange[]
   /** ChangeCount is how many rows changed; Changes are the first of them. */
   change_count: number
@@ -988,6 +993,15 @@ export interface Hello {
   berth?: string
 }
 
+/** History is a history of use: of each kernel of a session, of an agent, or of many added up. */
+export interface History {
+  /** aligned to the step */
+  from: string
+  until: string
+  step_seconds: number
+  series: Series[]
+}
+
 /** HostPermissions are all permissions that policies may give on a volume. */
 export interface HostPermissions {
   vfolder_host_permission_list: string[]
@@ -1499,6 +1513,22 @@ export interface PlannedKernel {
   devices: Record<string, Record<string, string>>
 }
 
+/** Point is the average of one step. What was not measured is absent. */
+export interface Point {
+  at: string
+  /** percent, 100 is one core */
+  cpu_util?: number | null
+  /** bytes */
+  mem?: number | null
+  /** bytes a second, as all that follow */
+  io_read?: number | null
+  io_write?: number | null
+  net_rx?: number | null
+  net_tx?: number | null
+  /** Devices are other measurements by name, such as cuda_util in percent or cuda_mem in bytes. */
+  devices?: Record<string, number>
+}
+
 /** Policy is a resource policy by the names of the wire. */
 export type Policy = Record<string, unknown>
 
@@ -1774,6 +1804,16 @@ export interface SchedulingPolicies {
   /** Orders say which waiting session is next, Placements which agent it gets. */
   orders: string[]
   placements: string[]
+}
+
+/** Series are the points of one kernel or agent, or of many added up. */
+export interface Series {
+  kernel_id?: string
+  /** of the kernel in its session */
+  hostname?: string
+  agent?: string
+  /** in order; steps of which nothing is known are left out */
+  points: Point[]
 }
 
 /** ServicePort is an app inside a session. */
@@ -2119,6 +2159,8 @@ export interface TerminalSize {
 export interface Ticket {
   token: string
   url: string
+  /** its name, which UploadRequest.Resume goes on with; an extension */
+  upload?: string
 }
 
 /** TicketReply is the answer of POST /session/{s}/tickets; the ticket is in the clear. */
@@ -2161,6 +2203,7 @@ export interface UnsharedUsers {
 export interface UploadRequest {
   path: string
   size: number
+  resume?: string
 }
 
 /** UsageBin is what was held on average in a quarter of an hour: an item of GET /resource/stats/user/month and /admin/month. */

@@ -132,21 +132,24 @@ function PolicyForm({ of: p, onDone }: { of: KeypairPolicy | null; onDone: () =>
     const v = limits[s] ?? ''
     draft[draftKey('running', s)] = v === '' ? null : Math.round(v * (isMemory(s) ? GiB : 1))
   }
+  const total: Record<string, string> = {}
+  for (const [s, v] of Object.entries(limits)) if (v !== '') total[s] = String(Math.round(v * (isMemory(s) ? GiB : 1)))
+  const props = {
+    default_for_unspecified: p?.default_for_unspecified ?? 'UNLIMITED',
+    total_resource_slots: JSON.stringify(total),
+    max_concurrent_sessions: Number(sessions) || 0,
+    max_containers_per_session: Number(containers) || 1,
+    idle_timeout: Math.round((Number(idle) || 0) * 60),
+    max_session_lifetime: Math.round((Number(life) || 0) * 3600),
+  }
+  const [shown] = useState(props) // when the form was opened
   const submit = (e: FormEvent) => {
     e.preventDefault()
     setBusy(true)
     setError(null)
-    const total: Record<string, string> = {}
-    for (const [s, v] of Object.entries(limits)) if (v !== '') total[s] = String(Math.round(v * (isMemory(s) ? GiB : 1)))
-    const props = {
-      default_for_unspecified: p?.default_for_unspecified ?? 'UNLIMITED',
-      total_resource_slots: JSON.stringify(total),
-      max_concurrent_sessions: Number(sessions) || 0,
-      max_containers_per_session: Number(containers) || 1,
-      idle_timeout: Math.round((Number(idle) || 0) * 60),
-      max_session_lifetime: Math.round((Number(life) || 0) * 3600),
-    }
-    const work = p ? modifyPolicy(p.name, props) : createPolicy(name.trim(), props)
+    // Only what was changed here is sent: another administrator may have changed the rest meanwhile.
+    const changed = Object.fromEntries(Object.entries(props).filter(([k, v]) => shown[k as keyof typeof props] !== v))
+    const work = p ? modifyPolicy(p.name, changed) : createPolicy(name.trim(), props)
     work
       .then(() => client.invalidateQueries({ queryKey: ['resource'] }))
       .then(onDone, setError)

@@ -180,7 +180,7 @@ export const createPolicy = (name: string, props: PolicyProps) =>
     'mutation($n: String!, $p: CreateKeyPairResourcePolicyInput!) { create_keypair_resource_policy(name: $n, props: $p) { ok msg } }',
     { n: name, p: props },
   )
-export const modifyPolicy = (name: string, props: PolicyProps) =>
+export const modifyPolicy = (name: string, props: Partial<PolicyProps>) =>
   mutate(
     'mutation($n: String!, $p: ModifyKeyPairResourcePolicyInput!) { modify_keypair_resource_policy(name: $n, props: $p) { ok msg } }',
     { n: name, p: props },

@@ -1,20 +1,7 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
+import type { History } from '@/api/types'
 import type { Sample } from './Use'
-
-interface Point {
-  at: string
-  cpu_util?: number
-  mem?: number
-  net_rx?: number
-  net_tx?: number
-  devices?: Record<string, number>
-}
-
-export interface History {
-  step_seconds: number
-  series: { kernel_id?: string; points: Point[] }[]
-}
 
 /** Adds the kernels of a session up, step by step. cores is what the session has; what one kernel lacks in a step is left out of the sum. */
 export function samplesOf(h: History, cores: number | null): Sample[] {
@@ -24,12 +11,12 @@ export function samplesOf(h: History, cores: number | null): Sample[] {
       const at = Date.parse(p.at) / 1000
       const to = steps.get(at) ?? {}
       steps.set(at, to)
-      const add = (id: string, v: number | undefined) => {
-        if (v !== undefined) to[id] = (to[id] ?? 0) + v
+      const add = (id: string, v: number | null | undefined) => {
+        if (v !== undefined && v !== null) to[id] = (to[id] ?? 0) + v
       }
-      add('cpu', p.cpu_util === undefined ? undefined : p.cpu_util / (cores || 1))
+      add('cpu', p.cpu_util == null ? undefined : p.cpu_util / (cores || 1))
       add('mem', p.mem)
-      add('net', p.net_rx === undefined || p.net_tx === undefined ? undefined : p.net_rx + p.net_tx)
+      add('net', p.net_rx == null || p.net_tx == null ? undefined : p.net_rx + p.net_tx)
       for (const [name, v] of Object.entries(p.devices ?? {})) add(name, v)
     }
   }

@@ -101,6 +101,8 @@ test('a total that grows has a rate, one that began anew or is unknown has none'
 test('the history of a session adds its kernels up, step by step', () => {
   const at = (m: number) => new Date(Date.UTC(2026, 0, 1, 0, m)).toISOString()
   const h = {
+    from: at(0),
+    until: at(3),
     step_seconds: 60,
     series: [
       { kernel_id: 'a', points: [{ at: at(1), cpu_util: 100, mem: 5, net_rx: 1, net_tx: 2, devices: { cuda_util: 50 } }, { at: at(2), mem: 6 }] },
@@ -112,5 +114,5 @@ test('the history of a session adds its kernels up, step by step', () => {
     { at: Date.parse(at(1)) / 1000, values: { cpu: 100, mem: 6, net: 3, cuda_util: 50 } },
     { at: Date.parse(at(2)) / 1000, values: { mem: 6 } },
   ])
-  expect(samplesOf({ step_seconds: 60, series: [] }, null)).toEqual([])
+  expect(samplesOf({ ...h, series: [] }, null)).toEqual([])
 })

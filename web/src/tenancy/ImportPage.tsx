@@ -20,6 +20,7 @@ interface Row {
 }
 
 export function ImportPage() {
+  const again = useRef<() => void>(null)
   useTitle(t('import.title'))
   const client = useQueryClient()
   const [text, setText] = useState('')
@@ -133,7 +134,9 @@ export function ImportPage() {
         <div className="row wrap">
           <FileButton
             accept=".csv,text/csv,text/plain"
+            resetRef={again}
             onChange={(file) => {
+              again.current?.() // a file that was mended meanwhile can be chosen again
               if (!file) return
               if (file.size > largest) setError(new Error(t('import.toobig')))
               else

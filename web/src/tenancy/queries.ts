@@ -112,7 +112,7 @@ export const userPoliciesQuery = queryOptions({
 })
 
 // What belongs to the person who is logged in.
-export interface Keypair {
+export interface OwnKeypair {
   access_key: string
   is_active: boolean
   is_main: boolean
@@ -126,7 +126,7 @@ export const keypairsQuery = (email: string) =>
     queryKey: ['tenancy', 'keypairs', email],
     queryFn: async () =>
       (
-        await gql<{ keypairs: Keypair[] }>(
+        await gql<{ keypairs: OwnKeypair[] }>(
           'query($e: String) { keypairs(email: $e) { access_key is_active is_main created_at last_used resource_policy expires_at } }',
           { e: email },
         )
