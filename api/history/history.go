@@ -12,17 +12,17 @@ import (
 
 // History is a history of use: of each kernel of a session, of an agent, or of many added up.
 type History struct {
-	From        string         `json:"from"` // aligned to the step
-	Until       string         `json:"until"`
-	StepSeconds int            `json:"step_seconds"`
+	From        string   `json:"from"` // aligned to the step
+	Until       string   `json:"until"`
+	StepSeconds int      `json:"step_seconds"`
 	Series      []Series `json:"series"`
 }
 
 // Series are the points of one kernel or agent, or of many added up.
 type Series struct {
-	KernelID string        `json:"kernel_id,omitempty"`
-	Hostname string        `json:"hostname,omitempty"` // of the kernel in its session
-	Agent    string        `json:"agent,omitempty"`
+	KernelID string  `json:"kernel_id,omitempty"`
+	Hostname string  `json:"hostname,omitempty"` // of the kernel in its session
+	Agent    string  `json:"agent,omitempty"`
 	Points   []Point `json:"points"` // in order; steps of which nothing is known are left out
 }
 

@@ -185,7 +185,7 @@ func TestHoursAndRetention(t *testing.T) {
 	require.Empty(t, hours(began, time.Hour))
 }
 
-// A database that is away for a while costs nothing; away for long, the oldest minutes. Two managers that tell the same minute tell it once.
+// A database that is away for a while costs nothing. Two managers that tell the same minute tell it once.
 func TestMinutesWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

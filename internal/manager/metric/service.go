@@ -279,7 +279,8 @@ func (s *Service) points(ctx context.Context, of table, ids []string, r Range, s
 		WHERE %[2]s = ANY($1::%[3]s[]) AND at >= greatest($2::timestamptz, $5::timestamptz) AND at < $3
 	UNION ALL SELECT %[2]s::text, at, cpu, mem, io_read, io_write, net_rx, net_tx, devices FROM %[1]s_hours
 		WHERE %[2]s = ANY($1::%[3]s[]) AND at >= $2 AND at < least($3::timestamptz, $5::timestamptz)`, of.name, of.column, of.kind)
-	each := `SELECT id, date_bin(make_interval(secs => $4), at, 'epoch'::timestamptz) AS step, avg(cpu)::float8 AS cpu, avg(mem)::float8 AS mem,
+	each := `SELECT id, date_bin(make_interval(secs => $4), at, 'epoch'::timestamptz) AS step,
+		avg(cpu)::float8 AS cpu, avg(mem)::float8 AS mem,
 		avg(io_read)::float8 AS io_read, avg(io_write)::float8 AS io_write, avg(net_rx)::float8 AS net_rx, avg(net_tx)::float8 AS net_tx
 		FROM source GROUP BY 1, 2`
 	devices := `SELECT id, date_bin(make_interval(secs => $4), at, 'epoch'::timestamptz) AS step, d.name, avg(d.value::float8) AS mean

@@ -79,14 +79,14 @@ func told(c route.Call, is metric.History, err error) error {
 	if err != nil {
 		return err
 	}
-	out := history.History{From: api.TimeText(is.Range.From), Until: api.TimeText(is.Range.Until), StepSeconds: int(is.Range.Step / time.Second),
-		Series: make([]history.Series, len(is.Series))}
+	out := history.History{From: api.TimeText(is.Range.From), Until: api.TimeText(is.Range.Until),
+		StepSeconds: int(is.Range.Step / time.Second), Series: make([]history.Series, len(is.Series))}
 	for i, s := range is.Series {
 		one := history.Series{KernelID: string(s.Kernel), Hostname: s.Hostname, Agent: string(s.Agent),
 			Points: make([]history.Point, len(s.Points))}
 		for j, p := range s.Points {
-			one.Points[j] = history.Point{At: api.TimeText(p.At), CPU: p.CPU, Mem: p.Mem, IORead: p.IORead, IOWrite: p.IOWrite, NetRx: p.NetRx,
-				NetTx: p.NetTx, Devices: p.Devices}
+			one.Points[j] = history.Point{At: api.TimeText(p.At), CPU: p.CPU, Mem: p.Mem, IORead: p.IORead, IOWrite: p.IOWrite,
+				NetRx: p.NetRx, NetTx: p.NetTx, Devices: p.Devices}
 		}
 		out.Series[i] = one
 	}
