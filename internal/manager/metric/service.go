@@ -260,7 +260,8 @@ var (
 	agents  = table{"agent", "agent_id", "text"}
 )
 
-// firstDay is the oldest day that has a table, by the names of tables; now for none. Minutes of kernels may go earlier than those of agents.
+// firstDay is the oldest day that has a table, by the names of tables; now for none. Minutes of kernels may go earlier than those of
+// agents.
 const firstDay = `SELECT coalesce(min(right(c.relname, 8)::date)::timestamp AT TIME ZONE 'UTC', now())
 	FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass($1::text)`
 

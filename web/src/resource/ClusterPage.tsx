@@ -33,6 +33,7 @@ import {
   type Agent,
   type SchedulerGroup,
 } from './queries'
+import { ClusterUse } from './ClusterUse'
 import './cluster.css'
 
 const route = getRouteApi('/admin/cluster')
@@ -72,6 +73,7 @@ export function ClusterPage() {
           </div>
         </Panel>
       )}
+      <ClusterUse />
       <Tabs value={tab} onChange={(v) => void go({ search: v && v !== 'agents' ? { tab: v } : {}, replace: true })}>
         <Tabs.List>
           <Tabs.Tab value="agents">{t('nav.agents')}</Tabs.Tab>
