@@ -260,6 +260,11 @@ var (
 	agents  = table{"agent", "agent_id", "text"}
 )
 
+// firstDay is the oldest day that has a table, by the names of tables; now for none. Minutes of kernels may go earlier than those of
+// agents.
+const firstDay = `SELECT coalesce(min(right(c.relname, 8)::date)::timestamp AT TIME ZONE 'UTC', now())
+	FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass($1::text)`
+
 // points reads the points of some, by their ids, or of all added up, by "". Hours stand for minutes that are gone, and where the steps are
 // no shorter for all that are summed up.
 func (s *Service) points(ctx context.Context, of table, ids []string, r Range, sum bool) (map[string][]Point, error) {
@@ -269,12 +274,34 @@ func (s *Service) points(ctx context.Context, of table, ids []string, r Range, s
 	}
 	minutesFrom, err := s.d.Store.MetricProgress(ctx)
 	if r.Step < time.Hour && err == nil {
-		minutesFrom, err = s.d.Store.FirstMetricMinute(ctx, r.From)
+		err = s.d.Store.DB().QueryRow(ctx, firstDay, of.name+"_minutes").Scan(&minutesFrom)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read how far hours are: %w", err)
 	}
 	minutesFrom = minutesFrom.UTC().Truncate(time.Hour)
+	q, qDevices := queries(of, sum)
+	args := []any{ids, r.From, r.Until, r.Step.Seconds(), minutesFrom}
+	rows, err := s.d.Store.DB().Query(ctx, q, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read the history of use: %w", err)
+	}
+	var id string
+	var p Point
+	_, err = pgx.ForEachRow(rows, []any{&id, &p.At, &p.CPU, &p.Mem, &p.IORead, &p.IOWrite, &p.NetRx, &p.NetTx}, func() error {
+		p.At = p.At.UTC()
+		out[id] = append(out[id], p)
+		p = Point{}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the history of use: %w", err)
+	}
+	return out, s.addDevices(ctx, qDevices, args, out)
+}
+
+// queries are those for figures and for devices, of each by itself or of all added up.
+func queries(of table, sum bool) (figures, ofDevices string) {
 	source := fmt.Sprintf(`SELECT %[2]s::text AS id, at, cpu, mem, io_read, io_write, net_rx, net_tx, devices FROM %[1]s_minutes
 		WHERE %[2]s = ANY($1::%[3]s[]) AND at >= greatest($2::timestamptz, $5::timestamptz) AND at < $3
 	UNION ALL SELECT %[2]s::text, at, cpu, mem, io_read, io_write, net_rx, net_tx, devices FROM %[1]s_hours
@@ -292,26 +319,10 @@ func (s *Service) points(ctx context.Context, of table, ids []string, r Range, s
 			ORDER BY step`
 		outerDevices = `SELECT '', step, name, sum(mean) FROM each GROUP BY step, name ORDER BY step, name`
 	}
-	args := []any{ids, r.From, r.Until, r.Step.Seconds(), minutesFrom}
 	with := func(each, outer string) string {
 		return "WITH source AS (" + source + "), each AS (" + each + ") " + outer
 	}
-	rows, err := s.d.Store.DB().Query(ctx, with(each, outer), args...)
-	if err != nil {
-		return nil, fmt.Errorf("read the history of use: %w", err)
-	}
-	var id string
-	var p Point
-	_, err = pgx.ForEachRow(rows, []any{&id, &p.At, &p.CPU, &p.Mem, &p.IORead, &p.IOWrite, &p.NetRx, &p.NetTx}, func() error {
-		p.At = p.At.UTC()
-		out[id] = append(out[id], p)
-		p = Point{}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the history of use: %w", err)
-	}
-	return out, s.addDevices(ctx, with(devices, outerDevices), args, out)
+	return with(each, outer), with(devices, outerDevices)
 }
 
 // addDevices adds what was measured of devices to points.

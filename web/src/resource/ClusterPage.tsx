@@ -25,6 +25,7 @@ import { t, tAny } from '@/words'
 import { agentQuery, agentsQuery, cordon, schedulerQuery, type Agent } from './queries'
 import { Devices } from './Devices'
 import { Groups } from './Groups'
+import { ClusterUse } from './ClusterUse'
 import './cluster.css'
 
 const route = getRouteApi('/admin/cluster')
@@ -66,6 +67,7 @@ export function ClusterPage() {
           </div>
         </Panel>
       )}
+      <ClusterUse />
       <Tabs value={tab} onChange={(v) => void go({ search: v && v !== 'agents' ? { tab: v } : {}, replace: true })}>
         <Tabs.List>
           <Tabs.Tab value="agents">{t('nav.agents')}</Tabs.Tab>

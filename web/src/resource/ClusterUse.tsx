@@ -1,0 +1,82 @@
+import { queryOptions, useQuery } from '@tanstack/react-query'
+import { lazy, Suspense } from 'react'
+import { func } from '@/api/http'
+import { bytes } from '@/design/amounts'
+import { ErrorState, Panel, Skeleton } from '@/design/parts'
+import type { Series } from '@/session/Charts'
+import { t } from '@/words'
+
+const Chart = lazy(() => import('@/session/Charts'))
+
+interface Point {
+  at: string
+  cpu_util?: number
+  mem?: number
+  net_rx?: number
+  net_tx?: number
+}
+
+interface History {
+  step_seconds: number
+  series: { points: Point[] }[]
+}
+
+/** What all machines used together in the last three hours; a minute later there is one point more. */
+export const clusterUseQuery = queryOptions({
+  queryKey: ['resource', 'use', 'cluster'],
+  queryFn: ({ signal }) => func<History>('/metrics/cluster', { signal }),
+  refetchInterval: 60_000,
+})
+
+/** One figure over time. Steps of which nothing is known are gaps, never zeros. */
+export function seriesOf(h: History, of: (p: Point) => number | undefined): Series {
+  const out: Series = { at: [], values: [] }
+  for (const p of h.series[0]?.points ?? []) {
+    const at = Date.parse(p.at) / 1000
+    const last = out.at[out.at.length - 1]
+    if (last !== undefined && at - last > h.step_seconds) {
+      out.at.push(last + h.step_seconds)
+      out.values.push(null)
+    }
+    out.at.push(at)
+    out.values.push(of(p) ?? null)
+  }
+  return out
+}
+
+const figures: { id: 'cpu' | 'mem' | 'net'; of: (p: Point) => number | undefined; format: (n: number) => string }[] = [
+  { id: 'cpu', of: (p) => (p.cpu_util === undefined ? undefined : p.cpu_util / 100), format: (n) => n.toFixed(1).replace(/\.0$/, '') },
+  { id: 'mem', of: (p) => p.mem, format: (n) => bytes(n) },
+  {
+    id: 'net',
+    of: (p) => (p.net_rx === undefined || p.net_tx === undefined ? undefined : p.net_rx + p.net_tx),
+    format: (n) => `${bytes(n)}/s`,
+  },
+]
+
+/** The use of the cluster over time. */
+export function ClusterUse() {
+  const use = useQuery(clusterUseQuery)
+  return (
+    <Panel title={t('cluster.use')}>
+      {use.isError && !use.data ? (
+        <ErrorState error={use.error} retry={() => void use.refetch()} />
+      ) : !use.data ? (
+        <Skeleton lines={2} h={84} />
+      ) : !use.data.series[0]?.points.length ? (
+        <span className="soft">{t('cluster.use.none')}</span>
+      ) : (
+        <div className="stack">
+          {figures.map((f) => (
+            <div key={f.id} className="stack tight">
+              <span className="soft small">{t(`cluster.use.${f.id}`)}</span>
+              <Suspense fallback={<Skeleton lines={1} h={84} />}>
+                <Chart series={seriesOf(use.data, f.of)} format={f.format} />
+              </Suspense>
+            </div>
+          ))}
+        </div>
+      )}
+    </Panel>
+  )
+}
