@@ -378,7 +378,10 @@ try {
       await other.page.getByRole('cell', { name: text }).first().waitFor()
     }
     await other.page.goto(`${web}/admin/policies`)
-    await other.page.getByRole('alert').waitFor()
+    await other.page.getByRole('button', { name: 'New policy' }).click()
+    await other.page.getByRole('dialog').getByLabel('Name').fill(policy)
+    await other.page.getByRole('button', { name: 'Create policy' }).click()
+    await other.page.getByRole('dialog').getByRole('alert').waitFor()
     await other.page.goto(`${web}/admin/users/import`)
     await other.page.getByLabel('Table (CSV)').fill(`email,domain\nx-${tag}@example.org,dom-${tag}`)
     await other.page.getByRole('button', { name: 'Show what would change' }).click()
