@@ -288,7 +288,10 @@ try {
     await page.goto(`${web}/admin/cluster`)
     await page.locator('.tile').first().click()
     await page.getByRole('dialog').getByRole('button', { name: 'Cordon agent' }).click()
-    await page.getByRole('dialog', { name: /^Cordon .*\?$/ }).getByRole('button', { name: 'Cordon agent' }).click()
+    await page
+      .getByRole('dialog', { name: /^Cordon .*\?$/ })
+      .getByRole('button', { name: 'Cordon agent' })
+      .click()
     await page.getByText('Nothing is here: it can be switched off.').waitFor()
   })
   const waiting = `waits-${tag}`
@@ -309,7 +312,8 @@ try {
     await page.getByRole('button', { name: 'default', exact: true }).click()
     await row.waitFor()
     await page.goto(`${web}/admin/cluster?tab=queue&group=${group}`)
-    await page.getByText(waiting).waitFor({ state: 'hidden' })
+    await page.getByText('Nothing waits').waitFor()
+    if (await page.getByText(waiting).count()) throw new Error('the queue of another group shows it')
   })
   await at('uncordon', page, async () => {
     await page.goto(`${web}/admin/cluster`)
@@ -378,7 +382,10 @@ try {
       await other.page.getByRole('cell', { name: text }).first().waitFor()
     }
     await other.page.goto(`${web}/admin/policies`)
-    await other.page.getByRole('alert').waitFor()
+    await other.page.getByRole('button', { name: 'New policy' }).click()
+    await other.page.getByRole('dialog').getByLabel('Name').fill(policy)
+    await other.page.getByRole('button', { name: 'Create policy' }).click()
+    await other.page.getByRole('dialog').getByRole('alert').waitFor()
     await other.page.goto(`${web}/admin/users/import`)
     await other.page.getByLabel('Table (CSV)').fill(`email,domain\nx-${tag}@example.org,dom-${tag}`)
     await other.page.getByRole('button', { name: 'Show what would change' }).click()

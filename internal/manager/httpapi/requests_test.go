@@ -114,7 +114,7 @@ func TestAnswersAreTypesOfTheAPI(t *testing.T) {
 				}
 				switch kind := lit.Type.(type) {
 				case *ast.SelectorExpr:
-					require.Contains(t, []string{"api", "credential", "wire"}, kind.X.(*ast.Ident).Name, "%s", set.Position(n.Pos()))
+					require.Contains(t, []string{"api", "admin", "credential", "wire"}, kind.X.(*ast.Ident).Name, "%s", set.Position(n.Pos()))
 				case *ast.MapType:
 					require.NotEqual(t, "any", kind.Value.(*ast.Ident).Name, "%s: a map of anything", set.Position(n.Pos()))
 				}

@@ -40,12 +40,13 @@ export function reportCSV(r: UsageReport): string {
 const slotsOf = (r: UsageReport) => order([...new Set(r.rows.flatMap((row) => row.slots.map((s) => s.slot)))])
 const hoursOf = (row: UsageRow, slot: string) => row.slots.find((s) => s.slot === slot)?.hours
 
-const round = (n: string | undefined | null) =>
-  n === undefined || n === null ? (
-    <span className="dim">–</span>
-  ) : (
-    Number(n).toLocaleString(undefined, { maximumFractionDigits: Number(n) < 10 ? 2 : 0 })
-  )
+/** Hours and costs as people read them; what is small is not nothing. */
+export function rounded(text: string): string {
+  const n = Number(text)
+  if (n > 0 && n < 0.01) return '< 0.01'
+  return n.toLocaleString(undefined, { maximumFractionDigits: n < 10 ? 2 : 0 })
+}
+const round = (n: string | undefined | null) => (n === undefined || n === null ? <span className="dim">–</span> : rounded(n))
 
 export function UsagePage() {
   const me = useMe()

@@ -27,7 +27,8 @@ const route = getRouteApi('/admin/offers')
 const tabs = ['presets', 'storages', 'registries'] as const
 
 export function OffersPage() {
-  const tab = tabs.find((x) => x === route.useSearch().tab) ?? 'presets'
+  const search = route.useSearch()
+  const tab = tabs.find((x) => x === search.tab) ?? 'presets'
   const go = useNavigate({ from: '/admin/offers' })
   useTitle(t('nav.resources'))
   const [open, setOpen] = useState<Offer | 'new' | null>(null)

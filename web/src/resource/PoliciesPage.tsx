@@ -22,7 +22,8 @@ const kinds = ['keypair', 'user', 'project'] as const
 
 export function PoliciesPage() {
   useTitle(t('nav.policies'))
-  const kind = kinds.find((k) => k === route.useSearch().tab) ?? 'keypair'
+  const search = route.useSearch()
+  const kind = kinds.find((k) => k === search.tab) ?? 'keypair'
   const go = useNavigate({ from: '/admin/policies' })
   const [making, setMaking] = useState(false)
   const q = useQuery(policiesQuery)
