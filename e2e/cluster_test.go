@@ -96,13 +96,15 @@ func (p *platform) kill() {
 	require.Eventually(p.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, patience, 10*time.Millisecond)
 }
 
+// zombie reports whether a process has ended, with all its threads: its first thread may end before those that still hold its sockets open.
 func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return true
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ")
-	return strings.HasPrefix(rest, "Z")
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return strings.HasPrefix(rest, "Z") && (err != nil || len(threads) == 1)
 }
 
 func (p *platform) pid() int {
