@@ -15,6 +15,7 @@ const ProblemPrefix = "https://api.backend.ai/probs/"
 // Slugs of the problems that clients act upon.
 const (
 	SlugAuthFailed      = "auth-failed"
+	SlugLoginExpired    = "login-session-expired"
 	SlugForbidden       = "generic-forbidden"
 	SlugNotFound        = "object-not-found"
 	SlugTooManySessions = "too-many-sessions-matched"

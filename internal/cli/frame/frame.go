@@ -148,6 +148,10 @@ func (a *Frame) Run(v verb) func(*cobra.Command, []string) error {
 		err = v(cmd.Context(), cmd, c, args)
 		var problem *api.Error
 		if c.Config().Login != "" && errors.As(err, &problem) && problem.Status == http.StatusUnauthorized {
+			// The server's own advice wins over a hint, but of a login that ended it cannot know the command.
+			if problem.Slug() == api.SlugLoginExpired {
+				problem.Next = ""
+			}
 			return Hint(err, "berth login (logs in again)")
 		}
 		return err

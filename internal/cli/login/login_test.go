@@ -76,7 +76,7 @@ func newWeb(t *testing.T) *web {
 	mux.HandleFunc("POST /func/admin/gql", func(rw http.ResponseWriter, r *http.Request) {
 		if !w.logins[r.Header.Get(api.HeaderLogin)] || r.Header.Get("Authorization") != "" {
 			rw.WriteHeader(http.StatusUnauthorized)
-			answer(rw, api.Problem{Type: api.ProblemPrefix + "auth-failed", Title: "Unauthorized", Msg: "the login has ended"})
+			answer(rw, api.Problem{Type: api.ProblemPrefix + api.SlugLoginExpired, Msg: "this login has ended", Next: "log in again"})
 			return
 		}
 		answer(rw, json.RawMessage(`{"data":{"user":{"email":"ada","domain_name":"physics","groups":[{"name":"lasers"},{"name":"optics"}]}}}`))
@@ -84,7 +84,7 @@ func newWeb(t *testing.T) *web {
 	mux.HandleFunc("GET /func/auth/logins", func(rw http.ResponseWriter, r *http.Request) {
 		if !w.logins[r.Header.Get(api.HeaderLogin)] {
 			rw.WriteHeader(http.StatusUnauthorized)
-			answer(rw, api.Problem{Type: api.ProblemPrefix + "auth-failed", Title: "Unauthorized", Msg: "the login has ended"})
+			answer(rw, api.Problem{Type: api.ProblemPrefix + api.SlugLoginExpired, Msg: "this login has ended", Next: "log in again"})
 			return
 		}
 		answer(rw, api.LoginList{Items: []api.LoginSession{{ID: "one", Agent: r.UserAgent()}}})
