@@ -105,6 +105,7 @@ var (
 		{regexp.MustCompile(`"[cma]time":[0-9.]+`), `"?time":0`},
 		{regexp.MustCompile(`ticket=[^&"]+`), "ticket=<secret>"},
 		{regexp.MustCompile(`token=[^&"]+`), "token=<secret>"},
+		{regexp.MustCompile(`nobody used it for \d+s`), "nobody used it for <seconds>"},
 		{regexp.MustCompile(`(web|silent)-lab-[a-z0-9]{8}`), "$1-lab-<random>"},
 	}
 	changingMembers = []string{
