@@ -26,8 +26,9 @@ type set struct {
 type world struct {
 	*managertest.World
 	serial int
-	owner  set // of a user
-	root   set // of a superadmin of the same domain
+	spent  bool // a call may have changed what renew made
+	owner  set  // of a user
+	root   set  // of a superadmin of the same domain
 	// project is the one that the owner and the member are in; other has one member.
 	project, other string
 	projectFolder  string
@@ -50,7 +51,7 @@ func (w *world) id() string {
 }
 
 func newWorld(t *testing.T) (*world, map[string]authz.Actor) {
-	w := &world{World: managertest.New(t)}
+	w := &world{World: managertest.New(t), spent: true}
 	w.Agent("a1", 8, 16*managertest.GiB)
 	w.Exec(`INSERT INTO domains (name, allowed_vfolder_hosts) VALUES ('d', $1), ('e', $1)`, hosts)
 	w.project, w.other = w.id(), w.id()
@@ -117,9 +118,13 @@ WHERE email = $1`, w.service)
 	return w, actors
 }
 
-// renew gives both owners fresh things, and the project a fresh folder.
+// renew gives both owners fresh things, and the project a fresh folder, when a call may have changed those that they have.
 func (w *world) renew() {
 	w.T.Helper()
+	if !w.spent {
+		return
+	}
+	w.spent = false
 	var b pgx.Batch
 	for _, s := range []*set{&w.owner, &w.root} {
 		s.session, s.kernel, s.circuit, s.task, s.folder, s.token = w.id(), w.id(), w.id(), w.id(), w.id(), w.id()
