@@ -123,7 +123,7 @@ var folderFields = list.Fields{
 	"cloneable":      list.Bool("f.cloneable"),
 	"unmanaged_path": list.Text("f.unmanaged_path"), "created_at": list.Time("f.created_at"), "last_used": list.Time("f.last_used"),
 	"num_files": list.Number("coalesce(f.num_files, 0)"), "cur_size": list.Number("coalesce(f.cur_size, 0)"),
-	"max_size": list.Number("0"), "max_files": list.Number("0"),
+	"max_size": list.Number("(SELECT 0)"), "max_files": list.Number("(SELECT 0)"), // no folder has one; a bare 0 would name a column
 }
 
 const searchFrom = `folders f LEFT JOIN users u ON u.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id

@@ -56,6 +56,8 @@ var userFields = list.Fields{
 	"role": list.Text("u.role"), "resource_policy": list.Text("u.resource_policy"), "allowed_client_ip": list.Texts("u.allowed_client_ip"),
 	"totp_activated": list.Bool("u.totp_activated"), "sudo_session_enabled": list.Bool("u.sudo_session_enabled"),
 	"main_access_key": list.Text("u.main_access_key"),
+	// The secret was made then; a code confirmed it within minutes.
+	"totp_activated_at": list.Time("(SELECT t.created_at FROM user_totp t WHERE t.user_id = u.id AND u.totp_activated)"),
 }
 
 // userCounts are where the number of users is kept. Nobody is known there by id.
