@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -341,4 +342,39 @@ func TestWithoutAScheduler(t *testing.T) {
 	s.call("GET", "/manager/scheduler", "").problem(t, 503, "service-unavailable")
 	require.True(t, fault.Is(func() error { _, err := s.nouns.Sessions.SchedulerStatus(t.Context(), authz.Actor{}); return err }(),
 		fault.Denied))
+}
+
+// What administrators of the described system do by hand happens by itself here; the requests tell how things are.
+func TestUpkeepByHand(t *testing.T) {
+	t.Parallel()
+	a := newAdmins(t)
+	a.owner.call("POST", "/session", someSession).into(t, &struct{}{})
+	var id string
+	require.NoError(t, a.store.Pool().QueryRow(t.Context(), `SELECT id::text FROM sessions`).Scan(&id))
+	const missing = "00000000-0000-4000-8000-000000000000"
+	for _, prefix := range []string{"/session", "/kernel"} {
+		answer := a.call("POST", prefix+"/_/sync-agent-registry", `{"agent":"a1"}`)
+		require.Equal(t, 200, answer.status, answer.body)
+		require.JSONEq(t, `{}`, answer.body)
+		answer = a.owner.call("POST", prefix+"/_/transit-status", `{"ids":["`+strings.ReplaceAll(id, "-", "")+`","`+missing+`"]}`)
+		require.Equal(t, 200, answer.status, answer.body)
+		require.JSONEq(t, `{"session_status_map":{"`+id+`":"PENDING"}}`, answer.body)
+	}
+	a.call("POST", "/session/_/sync-agent-registry", `{"agent":"nobody"}`).problem(t, 404, "object-not-found")
+	a.call("POST", "/session/_/sync-agent-registry", `{}`).problem(t, 400, "invalid-api-params")
+	a.owner.call("POST", "/session/_/sync-agent-registry", `{"agent":"a1"}`).problem(t, 403, "generic-forbidden")
+	stranger := a.user("passer-by", "user", false)
+	require.JSONEq(t, `{"session_status_map":{}}`, stranger.call("POST", "/session/_/transit-status", `{"ids":["`+id+`"]}`).body)
+	for _, ids := range []string{`[]`, `["x"]`, `["` + id + strings.Repeat(`","`+id, 100) + `"]`} {
+		a.call("POST", "/session/_/transit-status", `{"ids":`+ids+`}`).problem(t, 400, "invalid-api-params")
+	}
+
+	require.Equal(t, 204, a.call("POST", "/manager/scheduler/trigger", `{"event":"schedule"}`).status)
+	var one, other api.SchedulerStatus
+	a.call("GET", "/manager/scheduler", "").into(t, &one)
+	a.call("GET", "/manager/scheduler/status", "").into(t, &other)
+	require.Equal(t, one.Groups, other.Groups)
+	require.NotEmpty(t, other.Groups)
+	a.owner.call("POST", "/manager/scheduler/trigger", "").problem(t, 403, "generic-forbidden")
+	a.owner.call("GET", "/manager/scheduler/status", "").problem(t, 403, "generic-forbidden")
 }

@@ -22,7 +22,7 @@ const keepAlive = 15 * time.Second
 const lastWords = 300 * time.Millisecond
 
 func (a *API) eventRoutes() {
-	a.handle(signedOnly, a.lasting(a.sessionEvents), "GET /events/session")
+	a.handle(signedOnly, a.lasting(a.sessionEvents), "GET /events/session", "GET /stream/session/_/events", "GET /stream/kernel/_/events")
 	a.handle(signedOnly, a.lasting(a.taskEvents), "GET /events/background-task")
 }
 

@@ -60,6 +60,7 @@ func (a *API) laterRoutes() {
 	}
 	later("model serving", "/services", "/services/{rest...}")
 	later("making images of sessions", "POST /session/{s}/imagify")
+	later("changing registries of images", "PATCH /container-registries/{id}")
 	later("the agent watcher", "GET /resource/watcher", "POST /resource/watcher/{rest...}")
 	later("exporting reports", "GET /export/{rest...}", "POST /export/{rest...}")
 	// Clients show an error of this page as it is.
