@@ -89,7 +89,11 @@ func (c *Cluster) Queue(name string) Depth {
 			}
 		case limited:
 			r := WaitsForQuota
-			if o := l.band.owner.over(l.kind); o != nil && o.slot < 0 {
+			switch o := l.band.owner.over(l.kind); {
+			case o == nil:
+			case o.slot == slotClosed:
+				r = WaitsForOwner
+			case o.slot == slotSessions:
 				r = WaitsForConcurrency
 			}
 			count(r, l.list.n)

@@ -154,6 +154,8 @@ type Quota struct {
 	Slots cluster.Slots
 	// Sessions and Private limit the count of live sessions; negative is unlimited.
 	Sessions, Private int
+	// Closed owners start nothing: they are not active.
+	Closed bool
 }
 
 // Usage is what an owner's live sessions hold.
@@ -187,6 +189,7 @@ const (
 	WaitsForDependency  Reason = "dependency"
 	WaitsForQuota       Reason = "quota"            // sums of slots of an owner
 	WaitsForConcurrency Reason = "concurrency"      // the count of an owner's live sessions
+	WaitsForOwner       Reason = "inactive"         // its domain, project, user or keypair is not active
 	WaitsForAgent       Reason = "no-agent"         // no agent of that architecture, alive and schedulable
 	WaitsForCapacity    Reason = "capacity"         // fits an empty agent, not now
 	TooBig              Reason = "too-big"          // fits no agent even when empty
