@@ -246,6 +246,38 @@ func TestAnInactiveOwnerStartsNothing(t *testing.T) {
 	b.becomes(b.session("", 1), "SCHEDULED", "")
 }
 
+// TestWhatWaitsOfAnInactiveProjectKeepsNothing: a guarantee is kept for who waits for it, and not for who cannot start.
+func TestWhatWaitsOfAnInactiveProjectKeepsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.agent("a1", 16, 1<<40)
+	var domain string
+	sub := uuid.NewString()
+	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT domain_name FROM projects WHERE name = 'default'`).Scan(&domain))
+	b.exec(`INSERT INTO projects (id, name, domain_name, resource_policy) VALUES ($1, 'vision', 'default', 'default')`, sub)
+	b.exec(`INSERT INTO quotas (id, domain_name, guaranteed, most) VALUES ($1, $2, '{}', '{"cpu": 4000}')`, uuid.NewString(), domain)
+	b.exec(`INSERT INTO quotas (id, domain_name, project_id, guaranteed, most) VALUES ($1, $2, $3, '{"cpu": 4000}', '{}')`, uuid.NewString(),
+		domain, sub)
+	b.measured(nil)
+	first := b.session("", 2)
+	b.becomes(first, "SCHEDULED", "")
+	assured := b.session("project_id = '"+sub+"'", 4)
+	b.becomes(assured, "PENDING", "quota")
+	borrower := b.session("", 2)
+	b.becomes(borrower, "PENDING", "quota")
+	b.exec(`UPDATE projects SET is_active = false WHERE id = $1`, sub)
+	b.store.Wake(store.TopicSchedule)
+	b.becomes(borrower, "SCHEDULED", "")
+	b.becomes(assured, "PENDING", "inactive")
+	b.exec(`UPDATE projects SET is_active = true WHERE id = $1`, sub)
+	b.store.Wake(store.TopicSchedule)
+	b.end(first)
+	later := b.session("", 1)
+	b.becomes(later, "PENDING", "quota")
+	b.end(borrower)
+	b.becomes(assured, "SCHEDULED", "")
+}
+
 // TestPreemption: a session of higher priority ends one of lower priority and gets its place.
 func TestPreemption(t *testing.T) {
 	t.Parallel()

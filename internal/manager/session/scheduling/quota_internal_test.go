@@ -217,3 +217,36 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 		}
 	})
 }
+
+// TestCommitsStartNothingOfInactiveOwners: who becomes inactive between the plan and its commit starts nothing.
+func TestCommitsStartNothingOfInactiveOwners(t *testing.T) {
+	t.Parallel()
+	s, cred := newDatabase(t)
+	ctx := t.Context()
+	p := proposal{owner: scheduler.Owner{AccessKey: cred.AccessKey, Domain: "default"},
+		kernels: []scheduler.Kernel{{Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}}}}
+	require.NoError(t, s.Pool().QueryRow(ctx, `SELECT k.user_id::text, p.id::text FROM keypairs k, projects p WHERE k.access_key = $1
+		AND p.name = 'default' AND p.domain_name = 'default'`, string(cred.AccessKey)).Scan(&p.owner.User, &p.owner.Project))
+	allows := func() bool {
+		a, err := freshAllowance(ctx, s.Queries, []proposal{p}, nil)
+		require.NoError(t, err)
+		return a.allows(&p)
+	}
+	for _, private := range []bool{false, true} {
+		p.private = private
+		for _, change := range [][2]string{
+			{`UPDATE domains SET is_active = false`, `UPDATE domains SET is_active = true`},
+			{`UPDATE projects SET is_active = false`, `UPDATE projects SET is_active = true`},
+			{`UPDATE users SET status = 'deleted'`, `UPDATE users SET status = 'active'`},
+			{`UPDATE keypairs SET is_active = false`, `UPDATE keypairs SET is_active = true`},
+			{`UPDATE users SET main_access_key = NULL, status = 'inactive'`, `UPDATE users SET status = 'active'`},
+		} {
+			require.True(t, allows(), change[1])
+			_, err := s.Pool().Exec(ctx, change[0])
+			require.NoError(t, err)
+			require.False(t, allows(), change[0])
+			_, err = s.Pool().Exec(ctx, change[1])
+			require.NoError(t, err)
+		}
+	}
+}

@@ -278,6 +278,44 @@ func (q *Queries) WaitingOf(ctx context.Context, userID string, keypair *string)
 	return sessions, err
 }
 
+const waitingSessionsOfOwners = `-- name: WaitingSessionsOfOwners :many
+SELECT user_id, project_id, domain_name, count(*)::bigint AS waiting FROM sessions WHERE ended_at IS NULL AND status = 'PENDING'
+  AND (user_id = ANY($1::uuid[]) OR project_id = ANY($2::uuid[]) OR domain_name = ANY($3::text[])) GROUP BY 1, 2, 3
+`
+
+type WaitingSessionsOfOwnersRow struct {
+	UserID     string
+	ProjectID  string
+	DomainName string
+	Waiting    int64
+}
+
+// How many sessions wait, by all of their owners together.
+func (q *Queries) WaitingSessionsOfOwners(ctx context.Context, users []string, projects []string, domains []string) ([]WaitingSessionsOfOwnersRow, error) {
+	rows, err := q.db.Query(ctx, waitingSessionsOfOwners, users, projects, domains)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []WaitingSessionsOfOwnersRow{}
+	for rows.Next() {
+		var i WaitingSessionsOfOwnersRow
+		if err := rows.Scan(
+			&i.UserID,
+			&i.ProjectID,
+			&i.DomainName,
+			&i.Waiting,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const waitingSlotsOf = `-- name: WaitingSlotsOf :many
 SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount FROM sessions s, jsonb_each_text(s.requested_slots) v
 WHERE s.status = 'PENDING' AND s.ended_at IS NULL AND s.user_id = $1 AND ($2::text IS NULL OR s.access_key = $2::text) GROUP BY 1

@@ -27,6 +27,11 @@ SELECT user_id, access_key, count(*) FILTER (WHERE type <> 'system')::bigint AS 
 FROM sessions WHERE ended_at IS NULL AND user_id = ANY(@users::uuid[])
   AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING','RESTARTING','TERMINATING') GROUP BY 1, 2;
 
+-- name: WaitingSessionsOfOwners :many
+-- How many sessions wait, by all of their owners together.
+SELECT user_id, project_id, domain_name, count(*)::bigint AS waiting FROM sessions WHERE ended_at IS NULL AND status = 'PENDING'
+  AND (user_id = ANY(@users::uuid[]) OR project_id = ANY(@projects::uuid[]) OR domain_name = ANY(@domains::text[])) GROUP BY 1, 2, 3;
+
 -- name: LiveSlotsOfUsers :many
 SELECT s.user_id, s.access_key, v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
 FROM sessions s JOIN kernels k ON k.session_id = s.id, jsonb_each_text(k.requested_slots) v
