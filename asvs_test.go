@@ -135,7 +135,8 @@ func checkASVS(text string, tests map[string][]string, exists func(string) bool)
 	return wrong
 }
 
-// TestASVS keeps docs/asvs.md and the tables of docs/security.md and docs/tenancy-promises.md true: what they name is there, and the count is that of the rows.
+// TestASVS keeps docs/asvs.md and the tables of docs/security.md and docs/tenancy-promises.md true: what they name is there, and the count
+// is that of the rows.
 // That a test proves what its row says only a reader can tell.
 func TestASVS(t *testing.T) {
 	t.Parallel()

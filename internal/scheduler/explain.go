@@ -89,11 +89,9 @@ func (c *Cluster) Queue(name string) Depth {
 			}
 		case limited:
 			r := WaitsForQuota
-			switch o := l.band.owner.over(l.kind); {
-			case o == nil:
-			case o.slot == slotClosed:
+			if o := l.band.owner.over(l.kind); o != nil && o.slot == slotClosed {
 				r = WaitsForOwner
-			case o.slot == slotSessions:
+			} else if o != nil && o.slot == slotSessions {
 				r = WaitsForConcurrency
 			}
 			count(r, l.list.n)

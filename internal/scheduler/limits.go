@@ -90,11 +90,7 @@ func (c *Cluster) wakeLoosened() {
 	c.loosened = c.loosened[:0]
 }
 
-// What an excess is about that is no slot.
-const (
-	slotSessions int32 = -1
-	slotClosed   int32 = -2
-)
+const slotSessions, slotClosed int32 = -1, -2 // what an excess may be about that is no slot
 
 // excess is a quota that a session would exceed.
 type excess struct {
@@ -108,10 +104,8 @@ type excess struct {
 
 // closed finds an owner that starts nothing, nil when there is none.
 func (a *account) closed() *scope {
-	for _, s := range a.scopes {
-		if s.closed() {
-			return s
-		}
+	if i := slices.IndexFunc(a.scopes, (*scope).closed); i >= 0 {
+		return a.scopes[i]
 	}
 	return nil
 }

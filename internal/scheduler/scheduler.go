@@ -154,8 +154,7 @@ type Quota struct {
 	Slots cluster.Slots
 	// Sessions and Private limit the count of live sessions; negative is unlimited.
 	Sessions, Private int
-	// Closed owners start nothing: they are not active.
-	Closed bool
+	Closed            bool // the owner is not active and starts nothing
 }
 
 // Usage is what an owner's live sessions hold.

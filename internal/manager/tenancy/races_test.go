@@ -127,7 +127,8 @@ func TestAClosingDomainKeepsOutWhoComes(t *testing.T) {
 	errs := atOnce(
 		func() error { return w.Tenancy.DeleteDomain(ctx, w.Admin, "physics") },
 		func() error {
-			_, err := w.Tenancy.CreateUser(ctx, w.Admin, "ada@x", tenancy.UserProps{Domain: new("physics"), Password: new(seal.Secret("correct horse"))})
+			_, err := w.Tenancy.CreateUser(ctx, w.Admin, "ada@x",
+				tenancy.UserProps{Domain: new("physics"), Password: new(seal.Secret("correct horse"))})
 			return err
 		})
 	require.NoError(t, errs[0])

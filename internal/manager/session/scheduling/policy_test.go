@@ -205,8 +205,8 @@ func TestConcurrencyAndQuotaWait(t *testing.T) {
 	b.becomes(second, "SCHEDULED", "")
 }
 
-// TestAnInactiveOwnerStartsNothing: what waits goes on to wait while its domain, project, user or keypair is not active, says so, and starts
-// when the owner is active again. What runs is not touched.
+// TestAnInactiveOwnerStartsNothing: what waits goes on to wait while its domain, project, user or keypair is not active, says so, and
+// starts when the owner is active again. What runs is not touched.
 func TestAnInactiveOwnerStartsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -218,7 +218,8 @@ func TestAnInactiveOwnerStartsNothing(t *testing.T) {
 		{`UPDATE projects SET is_active = false WHERE name = 'default'`, `UPDATE projects SET is_active = true`, "project default is not active"},
 		{`UPDATE domains SET is_active = false WHERE name = 'default'`, `UPDATE domains SET is_active = true`, "domain default is not active"},
 		{`UPDATE users SET status = 'inactive'`, `UPDATE users SET status = 'active'`, "user " + b.cred.Email + " is not active"},
-		{`UPDATE keypairs SET is_active = false`, `UPDATE keypairs SET is_active = true`, "keypair " + string(b.cred.AccessKey) + " is not active"},
+		{`UPDATE keypairs SET is_active = false`, `UPDATE keypairs SET is_active = true`,
+			"keypair " + string(b.cred.AccessKey) + " is not active"},
 	} {
 		b.exec(tt.off)
 		waits := b.session("", 1)
@@ -241,7 +242,8 @@ func TestAnInactiveOwnerStartsNothing(t *testing.T) {
 	require.Equal(t, "SCHEDULED", s)
 
 	// A keypair that another one replaced and that has ended holds nothing back: its sessions are the other one's now.
-	b.exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) SELECT 'NEXT', '', user_id, resource_policy FROM keypairs`)
+	b.exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) SELECT 'NEXT', '', user_id, resource_policy
+		FROM keypairs`)
 	b.exec(`UPDATE keypairs SET is_active = false, replaced_by = 'NEXT' WHERE access_key <> 'NEXT'`)
 	b.becomes(b.session("", 1), "SCHEDULED", "")
 }

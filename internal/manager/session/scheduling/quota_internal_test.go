@@ -265,8 +265,8 @@ func TestTwoLastSeatsOfALevel(t *testing.T) {
 	exec(tenants)
 	device, err := json.Marshal([]alloc.Device{{Slot: cluster.SlotCPU, ID: "0", Capacity: cluster.Whole(1000), Healthy: true}})
 	require.NoError(t, err)
-	exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ('a', 'ALIVE', 'default', 'x86_64', true, $1)`,
-		device)
+	exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ('a', 'ALIVE', 'default', 'x86_64', true,
+		$1)`, device)
 	exec(`INSERT INTO cluster_settings (key, value) VALUES ('leader', '{"token": 1}')`)
 	exec(`INSERT INTO quotas (id, domain_name, guaranteed, most) VALUES (gen_random_uuid(), 'default', '{}', '{"cpu": 3000}')`)
 	l, err := New(DefaultConfig(), Deps{Store: s, Log: slog.New(slog.DiscardHandler)})
