@@ -31,12 +31,12 @@ func (l Level) limit(what Limited) (limit, used cluster.Amount, limited bool) {
 	switch what {
 	case LiveSessions:
 		used = cluster.Amount(l.Used.Sessions)
-		if l.Quota != nil && l.Quota.Sessions >= 0 {
+		if l.Quota != nil && l.Quota.Sessions >= 0 && !l.Quota.Closed {
 			return cluster.Amount(l.Quota.Sessions), used, true
 		}
 	case PrivateSessions:
 		used = cluster.Amount(l.Used.Private)
-		if l.Quota != nil && l.Quota.Private >= 0 {
+		if l.Quota != nil && l.Quota.Private >= 0 && !l.Quota.Closed {
 			return cluster.Amount(l.Quota.Private), used, true
 		}
 	default:
@@ -44,6 +44,9 @@ func (l Level) limit(what Limited) (limit, used cluster.Amount, limited bool) {
 		if l.Quota != nil {
 			limit, limited = l.Quota.Slots[cluster.SlotName(what)]
 		}
+	}
+	if l.Quota != nil && l.Quota.Closed {
+		limit, limited = 0, true
 	}
 	return limit, used, limited
 }

@@ -219,6 +219,7 @@ func (c *Cluster) forgetShadow(a *agent) {
 // SetQuota limits an owner; nil lifts the limit.
 func (c *Cluster) SetQuota(key Scope, q *Quota) {
 	s := c.scopeOf(key)
+	was := s.closed()
 	if s.quota = nil; q != nil {
 		copied := *q
 		s.quota = &copied
@@ -226,6 +227,9 @@ func (c *Cluster) SetQuota(key Scope, q *Quota) {
 		for _, slot := range q.Slots.Names() {
 			s.limits = append(s.limits, want{c.slots.of(slot), q.Slots[slot]})
 		}
+	}
+	if s.closed() != was { // what waits of a closed owner wants nothing of what others may borrow
+		c.rebuildLevels()
 	}
 	c.loosen(s)
 }

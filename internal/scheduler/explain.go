@@ -89,7 +89,9 @@ func (c *Cluster) Queue(name string) Depth {
 			}
 		case limited:
 			r := WaitsForQuota
-			if o := l.band.owner.over(l.kind); o != nil && o.slot < 0 {
+			if o := l.band.owner.over(l.kind); o != nil && o.slot == slotClosed {
+				r = WaitsForOwner
+			} else if o != nil && o.slot == slotSessions {
 				r = WaitsForConcurrency
 			}
 			count(r, l.list.n)

@@ -21,6 +21,8 @@ type scope struct {
 	loosened bool               // it holds less, or the quota changed, since lanes were looked at
 }
 
+func (s *scope) closed() bool { return s.quota != nil && s.quota.Closed }
+
 // account is one owner of sessions with its scopes.
 type account struct {
 	owner  Owner
@@ -88,30 +90,43 @@ func (c *Cluster) wakeLoosened() {
 	c.loosened = c.loosened[:0]
 }
 
+const slotSessions, slotClosed int32 = -1, -2 // what an excess may be about that is no slot
+
 // excess is a quota that a session would exceed.
 type excess struct {
 	scope *scope
-	slot  int32 // -1: the count of sessions
+	slot  int32 // slotSessions: the count of sessions; slotClosed: the owner starts nothing
 	used  cluster.Amount
 	limit cluster.Amount
 	asked cluster.Amount
 	level *quota.Excess // where it is one of the tree
 }
 
+// closed finds an owner that starts nothing, nil when there is none.
+func (a *account) closed() *scope {
+	if i := slices.IndexFunc(a.scopes, (*scope).closed); i >= 0 {
+		return a.scopes[i]
+	}
+	return nil
+}
+
 // over finds a quota that one more session of a kind would exceed, nil when there is none. Only slots that the session asks for count.
 func (a *account) over(k *kind) *excess {
+	if s := a.closed(); s != nil {
+		return &excess{scope: s, slot: slotClosed}
+	}
 	for _, s := range a.scopes {
 		if s.quota == nil {
 			continue
 		}
 		if k.private {
 			if n := s.private; s.quota.Private >= 0 && Exceeds(cluster.Amount(s.quota.Private), cluster.Amount(n), 1) {
-				return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Private)}
+				return &excess{scope: s, slot: slotSessions, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Private)}
 			}
 			continue
 		}
 		if n := s.sessions; s.quota.Sessions >= 0 && Exceeds(cluster.Amount(s.quota.Sessions), cluster.Amount(n), 1) {
-			return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Sessions)}
+			return &excess{scope: s, slot: slotSessions, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Sessions)}
 		}
 		for _, w := range k.sum {
 			for _, l := range s.limits {
@@ -141,7 +156,11 @@ func (o *excess) explain(c *Cluster, k *kind) *Explanation {
 		who = o.scope.key.ID
 	}
 	who = string(o.scope.key.Kind) + " " + who
-	if o.slot < 0 {
+	if o.slot == slotClosed {
+		return &Explanation{Reason: WaitsForOwner, Text: who + " is not active",
+			Remedies: []string{"wait until an administrator makes " + who + " active again", "end the session"}}
+	}
+	if o.slot == slotSessions {
 		what := "sessions"
 		if k.private {
 			what = "private sessions"

@@ -154,6 +154,7 @@ type Quota struct {
 	Slots cluster.Slots
 	// Sessions and Private limit the count of live sessions; negative is unlimited.
 	Sessions, Private int
+	Closed            bool // the owner is not active and starts nothing
 }
 
 // Usage is what an owner's live sessions hold.
@@ -187,6 +188,7 @@ const (
 	WaitsForDependency  Reason = "dependency"
 	WaitsForQuota       Reason = "quota"            // sums of slots of an owner
 	WaitsForConcurrency Reason = "concurrency"      // the count of an owner's live sessions
+	WaitsForOwner       Reason = "inactive"         // its domain, project, user or keypair is not active
 	WaitsForAgent       Reason = "no-agent"         // no agent of that architecture, alive and schedulable
 	WaitsForCapacity    Reason = "capacity"         // fits an empty agent, not now
 	TooBig              Reason = "too-big"          // fits no agent even when empty

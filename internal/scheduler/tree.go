@@ -114,7 +114,7 @@ func (p *groupOwner) isEntitled(k *kind) bool {
 // want notes that one session more, or less, of a lane waits.
 func (l *lane) want(sign cluster.Amount) {
 	p, g := l.band.owner, l.band.group
-	if p.levels == nil || l.kind.private || g.policy.Inactive {
+	if p.levels == nil || l.kind.private || g.policy.Inactive || p.account.closed() != nil {
 		return
 	}
 	if p.levels.Want(l.kind.asks, sign); sign < 0 {

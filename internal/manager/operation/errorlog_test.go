@@ -80,3 +80,28 @@ func TestMonitorsMarkNoErrorAsRead(t *testing.T) {
 		require.False(t, found[0].Read)
 	}
 }
+
+// Superadmins announce, everybody reads it; what is too long or no text is refused and the old one stays.
+func TestAnnouncements(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	ctx, o := t.Context(), w.Operations
+	user := w.Admin
+	user.Role = authz.RoleUser
+	require.True(t, fault.Is(o.SetAnnouncement(ctx, user, true, new("mine")), fault.Denied))
+	require.True(t, fault.Is(o.SetAnnouncement(ctx, w.Admin, true, nil), fault.Invalid), "there is no text yet")
+	require.NoError(t, o.SetAnnouncement(ctx, w.Admin, true, new("closed on Monday")))
+	for _, bad := range []string{strings.Repeat("x", 16<<10+1), "a\x00b"} {
+		require.True(t, fault.Is(o.SetAnnouncement(ctx, w.Admin, true, &bad), fault.Invalid))
+	}
+	shown := func() string {
+		_, text, err := o.Announcement(ctx)
+		require.NoError(t, err)
+		return text
+	}
+	require.Equal(t, "closed on Monday", shown())
+	require.NoError(t, o.SetAnnouncement(ctx, w.Admin, false, nil))
+	require.Empty(t, shown())
+	require.NoError(t, o.SetAnnouncement(ctx, w.Admin, true, nil), "the text is kept")
+	require.Equal(t, "closed on Monday", shown())
+}

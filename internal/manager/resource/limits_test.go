@@ -123,3 +123,28 @@ func TestLimitsOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// Who is not active may start nothing, and the preview names the level that is not.
+func TestLimitsOfInactiveOwnersLeaveNothing(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	ctx := t.Context()
+	w.Agent("a1", 8, 16*managertest.GiB)
+	for level, change := range map[string][2]string{
+		"project": {`UPDATE projects SET is_active = false`, `UPDATE projects SET is_active = true`},
+		"domain":  {`UPDATE domains SET is_active = false`, `UPDATE domains SET is_active = true`},
+		"user":    {`UPDATE users SET status = 'inactive'`, `UPDATE users SET status = 'active'`},
+		"keypair": {`UPDATE keypairs SET is_active = false`, `UPDATE keypairs SET is_active = true`},
+	} {
+		w.Exec(change[0])
+		l, err := w.Resources.Limits(ctx, w.Admin, "", "default", "")
+		require.NoError(t, err, level)
+		for _, what := range []string{"cpu", "live sessions"} {
+			b, limited := binding(t, l, resource.LimitOfRunning, what)
+			require.True(t, limited, "%s %s", level, what)
+			require.Equal(t, level, b.Level, what)
+			require.Zero(t, b.Left, "%s %s", level, what)
+		}
+		w.Exec(change[1])
+	}
+}

@@ -114,6 +114,9 @@ func (s *Service) create(ctx context.Context, batch []*creation) {
 
 func (s *Service) answer(ctx context.Context, c *creation, p *sessionPlan, stored bool, err error) {
 	switch {
+	case store.Dangling(err): // it was there when the request was checked
+		c.err = fault.Conflictf("the resource group, project, keypair or image of session %s was deleted at this moment", p.session.Name).
+			WithNext("choose what is there, and try again")
 	case err != nil:
 		c.err = fmt.Errorf("create session %s: %w", p.session.Name, err)
 	case stored:

@@ -84,7 +84,8 @@ func (s *Service) CreateProject(ctx context.Context, a authz.Actor, name string,
 }
 
 // ModifyProject changes a project: superadmins and administrators of its domain everything, its own administrators the members. Lower
-// totals end no session. A project that is not active starts no sessions and gets no folders, and its sessions publish no apps.
+// totals end no session. A project that is not active starts no sessions, also not those that wait, and gets no folders, and its sessions
+// publish no apps.
 func (s *Service) ModifyProject(ctx context.Context, a authz.Actor, ref string, p ProjectProps) (err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, "project.modify", ref)
 	defer end(&err)

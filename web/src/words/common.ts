@@ -198,6 +198,7 @@ export const common = {
   'reason.capacity': ['for room', '여유 자원 대기'],
   'reason.quota': ['for quota', '할당량 대기'],
   'reason.concurrency': ['for the number of sessions', '세션 수 한도 대기'],
+  'reason.inactive': ['for an owner that is not active', '비활성 소유자'],
   'reason.too-big': ['larger than any agent', '모든 에이전트보다 큼'],
   'reason.devices': ['for devices that fit together', '함께 쓸 장치 대기'],
   'reason.behind-the-queue': ['behind others', '앞선 세션 대기'],

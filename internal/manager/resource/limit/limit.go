@@ -36,7 +36,7 @@ func Quotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bo
 	}
 	out = map[scheduler.Scope]*scheduler.Quota{}
 	for _, r := range rows {
-		quota := &scheduler.Quota{Name: r.Name, Slots: cluster.Slots{}, Sessions: -1, Private: -1}
+		quota := &scheduler.Quota{Name: r.Name, Slots: cluster.Slots{}, Sessions: -1, Private: -1, Closed: r.Closed}
 		if err := json.Unmarshal(r.Slots, &quota.Slots); err != nil {
 			return nil, false, fmt.Errorf("read limits of %s %s: %w", r.Kind, r.Name, err)
 		}
@@ -54,7 +54,7 @@ func Quotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bo
 		if r.Private > 0 {
 			quota.Private = int(r.Private)
 		}
-		if len(quota.Slots) > 0 || quota.Sessions >= 0 || quota.Private >= 0 {
+		if quota.Closed || len(quota.Slots) > 0 || quota.Sessions >= 0 || quota.Private >= 0 {
 			out[scheduler.Scope{Kind: scheduler.ScopeKind(r.Kind), ID: r.ID}] = quota
 		}
 	}

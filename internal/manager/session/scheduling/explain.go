@@ -45,8 +45,9 @@ type explanation struct {
 
 // predicates are the checks of a session in the order in which it passes them.
 var predicates = []scheduler.Reason{
-	scheduler.WaitsForStartTime, scheduler.WaitsForDependency, scheduler.WaitsForConcurrency, scheduler.WaitsForQuota, scheduler.WaitsForAgent,
-	scheduler.TooBig, scheduler.WaitsForCapacity, scheduler.WaitsForDevices, scheduler.WaitsForVictims, scheduler.WaitsBehind,
+	scheduler.WaitsForStartTime, scheduler.WaitsForDependency, scheduler.WaitsForOwner, scheduler.WaitsForConcurrency, scheduler.WaitsForQuota,
+	scheduler.WaitsForAgent, scheduler.TooBig, scheduler.WaitsForCapacity, scheduler.WaitsForDevices, scheduler.WaitsForVictims,
+	scheduler.WaitsBehind,
 }
 
 const wireTime = "2006-01-02T15:04:05.000000+00:00"

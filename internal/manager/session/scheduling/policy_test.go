@@ -205,6 +205,81 @@ func TestConcurrencyAndQuotaWait(t *testing.T) {
 	b.becomes(second, "SCHEDULED", "")
 }
 
+// TestAnInactiveOwnerStartsNothing: what waits goes on to wait while its domain, project, user or keypair is not active, says so, and
+// starts when the owner is active again. What runs is not touched.
+func TestAnInactiveOwnerStartsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	planner, _ := b.measured(nil)
+	b.agent("a1", 8, 1<<40)
+	runs := b.session("", 1)
+	b.becomes(runs, "SCHEDULED", "")
+	for _, tt := range []struct{ off, on, says string }{
+		{`UPDATE projects SET is_active = false WHERE name = 'default'`, `UPDATE projects SET is_active = true`, "project default is not active"},
+		{`UPDATE domains SET is_active = false WHERE name = 'default'`, `UPDATE domains SET is_active = true`, "domain default is not active"},
+		{`UPDATE users SET status = 'inactive'`, `UPDATE users SET status = 'active'`, "user " + b.cred.Email + " is not active"},
+		{`UPDATE keypairs SET is_active = false`, `UPDATE keypairs SET is_active = true`,
+			"keypair " + string(b.cred.AccessKey) + " is not active"},
+	} {
+		b.exec(tt.off)
+		waits := b.session("", 1)
+		system := b.session("type = 'system'", 1)
+		for _, id := range []cluster.SessionID{waits, system} {
+			b.becomes(id, "PENDING", "inactive")
+			e, err := planner.Explain(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, "inactive", e.Reason)
+			require.Contains(t, e.Text, tt.says)
+		}
+		b.exec(tt.on)
+		b.store.Wake(store.TopicSchedule)
+		b.becomes(waits, "SCHEDULED", "")
+		b.becomes(system, "SCHEDULED", "")
+		b.end(waits)
+		b.end(system)
+	}
+	s, _ := b.status(runs)
+	require.Equal(t, "SCHEDULED", s)
+
+	// A keypair that another one replaced and that has ended holds nothing back: its sessions are the other one's now.
+	b.exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) SELECT 'NEXT', '', user_id, resource_policy
+		FROM keypairs`)
+	b.exec(`UPDATE keypairs SET is_active = false, replaced_by = 'NEXT' WHERE access_key <> 'NEXT'`)
+	b.becomes(b.session("", 1), "SCHEDULED", "")
+}
+
+// TestWhatWaitsOfAnInactiveProjectKeepsNothing: a guarantee is kept for who waits for it, and not for who cannot start.
+func TestWhatWaitsOfAnInactiveProjectKeepsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.agent("a1", 16, 1<<40)
+	var domain string
+	sub := uuid.NewString()
+	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT domain_name FROM projects WHERE name = 'default'`).Scan(&domain))
+	b.exec(`INSERT INTO projects (id, name, domain_name, resource_policy) VALUES ($1, 'vision', 'default', 'default')`, sub)
+	b.exec(`INSERT INTO quotas (id, domain_name, guaranteed, most) VALUES ($1, $2, '{}', '{"cpu": 4000}')`, uuid.NewString(), domain)
+	b.exec(`INSERT INTO quotas (id, domain_name, project_id, guaranteed, most) VALUES ($1, $2, $3, '{"cpu": 4000}', '{}')`, uuid.NewString(),
+		domain, sub)
+	b.measured(nil)
+	first := b.session("", 2)
+	b.becomes(first, "SCHEDULED", "")
+	assured := b.session("project_id = '"+sub+"'", 4)
+	b.becomes(assured, "PENDING", "quota")
+	borrower := b.session("", 2)
+	b.becomes(borrower, "PENDING", "quota")
+	b.exec(`UPDATE projects SET is_active = false WHERE id = $1`, sub)
+	b.store.Wake(store.TopicSchedule)
+	b.becomes(borrower, "SCHEDULED", "")
+	b.becomes(assured, "PENDING", "inactive")
+	b.exec(`UPDATE projects SET is_active = true WHERE id = $1`, sub)
+	b.store.Wake(store.TopicSchedule)
+	b.end(first)
+	later := b.session("", 1)
+	b.becomes(later, "PENDING", "quota")
+	b.end(borrower)
+	b.becomes(assured, "SCHEDULED", "")
+}
+
 // TestPreemption: a session of higher priority ends one of lower priority and gets its place.
 func TestPreemption(t *testing.T) {
 	t.Parallel()

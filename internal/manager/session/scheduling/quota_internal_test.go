@@ -3,6 +3,7 @@ package scheduling
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -216,4 +217,103 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestCommitsStartNothingOfInactiveOwners: who becomes inactive between the plan and its commit starts nothing.
+func TestCommitsStartNothingOfInactiveOwners(t *testing.T) {
+	t.Parallel()
+	s, cred := newDatabase(t)
+	ctx := t.Context()
+	p := proposal{owner: scheduler.Owner{AccessKey: cred.AccessKey, Domain: "default"},
+		kernels: []scheduler.Kernel{{Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}}}}
+	require.NoError(t, s.Pool().QueryRow(ctx, `SELECT k.user_id::text, p.id::text FROM keypairs k, projects p WHERE k.access_key = $1
+		AND p.name = 'default' AND p.domain_name = 'default'`, string(cred.AccessKey)).Scan(&p.owner.User, &p.owner.Project))
+	allows := func() bool {
+		a, err := freshAllowance(ctx, s.Queries, []proposal{p}, nil)
+		require.NoError(t, err)
+		return a.allows(&p)
+	}
+	for _, private := range []bool{false, true} {
+		p.private = private
+		for _, change := range [][2]string{
+			{`UPDATE domains SET is_active = false`, `UPDATE domains SET is_active = true`},
+			{`UPDATE projects SET is_active = false`, `UPDATE projects SET is_active = true`},
+			{`UPDATE users SET status = 'deleted'`, `UPDATE users SET status = 'active'`},
+			{`UPDATE keypairs SET is_active = false`, `UPDATE keypairs SET is_active = true`},
+			{`UPDATE users SET main_access_key = NULL, status = 'inactive'`, `UPDATE users SET status = 'active'`},
+		} {
+			require.True(t, allows(), change[1])
+			_, err := s.Pool().Exec(ctx, change[0])
+			require.NoError(t, err)
+			require.False(t, allows(), change[0])
+			_, err = s.Pool().Exec(ctx, change[1])
+			require.NoError(t, err)
+		}
+	}
+}
+
+// TestTwoLastSeatsOfALevel: two commits at once take the last room of a level of hierarchical quotas, for two users in two projects; one
+// of them is refused.
+func TestTwoLastSeatsOfALevel(t *testing.T) {
+	t.Parallel()
+	s, _ := newDatabase(t)
+	ctx := context.Background()
+	exec := func(sql string, args ...any) {
+		_, err := s.Pool().Exec(ctx, sql, args...)
+		require.NoError(t, err, sql)
+	}
+	exec(tenants)
+	device, err := json.Marshal([]alloc.Device{{Slot: cluster.SlotCPU, ID: "0", Capacity: cluster.Whole(1000), Healthy: true}})
+	require.NoError(t, err)
+	exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ('a', 'ALIVE', 'default', 'x86_64', true,
+		$1)`, device)
+	exec(`INSERT INTO cluster_settings (key, value) VALUES ('leader', '{"token": 1}')`)
+	exec(`INSERT INTO quotas (id, domain_name, guaranteed, most) VALUES (gen_random_uuid(), 'default', '{}', '{"cpu": 3000}')`)
+	l, err := New(DefaultConfig(), Deps{Store: s, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	var project string
+	require.NoError(t, s.Pool().QueryRow(ctx, `SELECT id FROM projects WHERE name = 'default'`).Scan(&project))
+	owners := []scheduler.Owner{
+		{AccessKey: "K1", User: "00000000-0000-4000-8000-000000000001", Project: cluster.ProjectID(project), Domain: "default"},
+		{AccessKey: "K2", User: "00000000-0000-4000-8000-000000000002", Project: "00000000-0000-4000-8000-0000000000a1", Domain: "default"}}
+	slots := cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}
+	raw, err := json.Marshal(slots)
+	require.NoError(t, err)
+	for range 5 {
+		exec(`DELETE FROM sessions`)
+		var seats [2]proposal
+		for i, o := range owners {
+			id, kernel := uuid.NewString(), uuid.NewString()
+			require.NoError(t, s.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+				_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image,
+					status, requested_slots, cluster_size) VALUES ($1::uuid, $1::text, 'interactive', 'default', $2, $3, $4, 'default', 'img',
+					'PENDING', '{}', 1)`, id, string(o.Project), string(o.User), string(o.AccessKey))
+				if err != nil {
+					return err
+				}
+				_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, local_rank)
+					VALUES ($1, $2, 'img', 'x86_64', 'PENDING', $3, 0)`, kernel, id, raw)
+				return err
+			}))
+			seats[i] = proposal{session: cluster.SessionID(id), owner: o, group: "default", generations: []int64{1},
+				kernels: []scheduler.Kernel{{ID: cluster.KernelID(kernel), Slots: slots}},
+				placements: []scheduler.Placement{{Kernel: cluster.KernelID(kernel), Agent: "a",
+					Allocation: alloc.Allocation{cluster.SlotCPU: {"0": slots[cluster.SlotCPU]}}}}}
+		}
+		var wg sync.WaitGroup
+		var refused [2]map[cluster.SessionID]string
+		var errs [2]error
+		for i := range seats {
+			wg.Go(func() {
+				refused[i], errs[i] = (&desk{Scheduling: l, term: reconcile.NewTerm(s, 1, "test")}).commit(ctx, seats[i:i+1],
+					map[cluster.SlotName]bool{cluster.SlotCPU: true})
+			})
+		}
+		wg.Wait()
+		require.NoError(t, errors.Join(errs[:]...))
+		require.Equal(t, 1, len(refused[0])+len(refused[1]), "%v", refused)
+		for i := range seats {
+			require.Contains(t, []string{"", "quota"}, refused[i][seats[i].session])
+		}
+	}
 }

@@ -347,7 +347,7 @@ func (m *memory) readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[sc
 		var digest uint64 = 1
 		quota := quotas[s]
 		if quota != nil {
-			digest = sum(fmt.Appendf(nil, "%s %d %d %v", quota.Name, quota.Sessions, quota.Private, quota.Slots.Wire()))
+			digest = sum(fmt.Appendf(nil, "%s %d %d %t %v", quota.Name, quota.Sessions, quota.Private, quota.Closed, quota.Slots.Wire()))
 		}
 		if m.owners[s].digest == digest {
 			continue

@@ -198,21 +198,22 @@ func (q *Queries) PoliciesOfOwner(ctx context.Context, accessKey string) ([]Poli
 
 const quotaFacts = `-- name: QuotaFacts :many
 
-SELECT 'user'::text AS kind, u.id::text AS id, u.email AS name, p.total_resource_slots::jsonb AS slots, (p.default_for_unspecified = 'LIMITED')::boolean AS listed_only,
-       p.max_concurrent_sessions AS sessions, p.max_concurrent_sftp_sessions AS private
-FROM users u JOIN keypairs k ON k.access_key = u.main_access_key JOIN keypair_resource_policies p ON p.name = k.resource_policy
+SELECT 'user'::text AS kind, u.id::text AS id, u.email AS name, coalesce(p.total_resource_slots, '{}')::jsonb AS slots,
+       coalesce(p.default_for_unspecified = 'LIMITED', false)::boolean AS listed_only, coalesce(p.max_concurrent_sessions, 0)::integer AS sessions,
+       coalesce(p.max_concurrent_sftp_sessions, 0)::integer AS private, (u.status <> 'active')::boolean AS closed
+FROM users u LEFT JOIN keypairs k ON k.access_key = u.main_access_key LEFT JOIN keypair_resource_policies p ON p.name = k.resource_policy
 WHERE u.id = ANY($1::uuid[])
 UNION ALL
 SELECT 'keypair', k.access_key, k.access_key, CASE WHEN o.main THEN '{}' ELSE p.total_resource_slots END, p.default_for_unspecified = 'LIMITED' AND NOT o.main,
        CASE WHEN o.main OR p.max_concurrent_sessions <= 0 THEN coalesce(k.concurrency_limit, 0) ELSE least(p.max_concurrent_sessions, k.concurrency_limit) END,
-       CASE WHEN o.main THEN 0 ELSE p.max_concurrent_sftp_sessions END
+       CASE WHEN o.main THEN 0 ELSE p.max_concurrent_sftp_sessions END, o.closed
 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN keypair_resource_policies p ON p.name = k.resource_policy,
-     LATERAL (SELECT coalesce(k.access_key = u.main_access_key, false) AS main) o
-WHERE k.access_key = ANY($2::text[]) AND (NOT o.main OR k.concurrency_limit IS NOT NULL)
+     LATERAL (SELECT coalesce(k.access_key = u.main_access_key, false) AS main, NOT key_lives_on(k.access_key) AS closed) o
+WHERE k.access_key = ANY($2::text[]) AND (NOT o.main OR k.concurrency_limit IS NOT NULL OR o.closed)
 UNION ALL
-SELECT 'project', p.id::text, p.name, p.total_resource_slots, false, 0, 0 FROM projects p WHERE p.id = ANY($3::uuid[])
+SELECT 'project', p.id::text, p.name, p.total_resource_slots, false, 0, 0, NOT p.is_active FROM projects p WHERE p.id = ANY($3::uuid[])
 UNION ALL
-SELECT 'domain', d.name, d.name, d.total_resource_slots, false, 0, 0 FROM domains d WHERE d.name = ANY($4::text[])
+SELECT 'domain', d.name, d.name, d.total_resource_slots, false, 0, 0, NOT d.is_active FROM domains d WHERE d.name = ANY($4::text[])
 `
 
 type QuotaFactsRow struct {
@@ -223,11 +224,13 @@ type QuotaFactsRow struct {
 	ListedOnly bool
 	Sessions   int32
 	Private    int32
+	Closed     bool
 }
 
 // Limits of owners and what counts against them. What sessions hold is always derived from live rows.
 // The limits of some owners. The policy of a user's main keypair limits the user with all keypairs together; another keypair's
-// policy limits in addition what is started with that keypair, and so does a keypair's own limit of sessions.
+// policy limits in addition what is started with that keypair, and so does a keypair's own limit of sessions. Who is closed is not active and
+// starts nothing; a keypair that was replaced lives on in the one that replaced it.
 func (q *Queries) QuotaFacts(ctx context.Context, users []string, keypairs []string, projects []string, domains []string) ([]QuotaFactsRow, error) {
 	rows, err := q.db.Query(ctx, quotaFacts,
 		users,
@@ -250,6 +253,7 @@ func (q *Queries) QuotaFacts(ctx context.Context, users []string, keypairs []str
 			&i.ListedOnly,
 			&i.Sessions,
 			&i.Private,
+			&i.Closed,
 		); err != nil {
 			return nil, err
 		}
@@ -272,6 +276,44 @@ func (q *Queries) WaitingOf(ctx context.Context, userID string, keypair *string)
 	var sessions int64
 	err := row.Scan(&sessions)
 	return sessions, err
+}
+
+const waitingSessionsOfOwners = `-- name: WaitingSessionsOfOwners :many
+SELECT user_id, project_id, domain_name, count(*)::bigint AS waiting FROM sessions WHERE ended_at IS NULL AND status = 'PENDING'
+  AND (user_id = ANY($1::uuid[]) OR project_id = ANY($2::uuid[]) OR domain_name = ANY($3::text[])) GROUP BY 1, 2, 3
+`
+
+type WaitingSessionsOfOwnersRow struct {
+	UserID     string
+	ProjectID  string
+	DomainName string
+	Waiting    int64
+}
+
+// How many sessions wait, by all of their owners together.
+func (q *Queries) WaitingSessionsOfOwners(ctx context.Context, users []string, projects []string, domains []string) ([]WaitingSessionsOfOwnersRow, error) {
+	rows, err := q.db.Query(ctx, waitingSessionsOfOwners, users, projects, domains)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []WaitingSessionsOfOwnersRow{}
+	for rows.Next() {
+		var i WaitingSessionsOfOwnersRow
+		if err := rows.Scan(
+			&i.UserID,
+			&i.ProjectID,
+			&i.DomainName,
+			&i.Waiting,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const waitingSlotsOf = `-- name: WaitingSlotsOf :many

@@ -2,28 +2,35 @@
 
 -- name: QuotaFacts :many
 -- The limits of some owners. The policy of a user's main keypair limits the user with all keypairs together; another keypair's
--- policy limits in addition what is started with that keypair, and so does a keypair's own limit of sessions.
-SELECT 'user'::text AS kind, u.id::text AS id, u.email AS name, p.total_resource_slots::jsonb AS slots, (p.default_for_unspecified = 'LIMITED')::boolean AS listed_only,
-       p.max_concurrent_sessions AS sessions, p.max_concurrent_sftp_sessions AS private
-FROM users u JOIN keypairs k ON k.access_key = u.main_access_key JOIN keypair_resource_policies p ON p.name = k.resource_policy
+-- policy limits in addition what is started with that keypair, and so does a keypair's own limit of sessions. Who is closed is not active and
+-- starts nothing; a keypair that was replaced lives on in the one that replaced it.
+SELECT 'user'::text AS kind, u.id::text AS id, u.email AS name, coalesce(p.total_resource_slots, '{}')::jsonb AS slots,
+       coalesce(p.default_for_unspecified = 'LIMITED', false)::boolean AS listed_only, coalesce(p.max_concurrent_sessions, 0)::integer AS sessions,
+       coalesce(p.max_concurrent_sftp_sessions, 0)::integer AS private, (u.status <> 'active')::boolean AS closed
+FROM users u LEFT JOIN keypairs k ON k.access_key = u.main_access_key LEFT JOIN keypair_resource_policies p ON p.name = k.resource_policy
 WHERE u.id = ANY(@users::uuid[])
 UNION ALL
 SELECT 'keypair', k.access_key, k.access_key, CASE WHEN o.main THEN '{}' ELSE p.total_resource_slots END, p.default_for_unspecified = 'LIMITED' AND NOT o.main,
        CASE WHEN o.main OR p.max_concurrent_sessions <= 0 THEN coalesce(k.concurrency_limit, 0) ELSE least(p.max_concurrent_sessions, k.concurrency_limit) END,
-       CASE WHEN o.main THEN 0 ELSE p.max_concurrent_sftp_sessions END
+       CASE WHEN o.main THEN 0 ELSE p.max_concurrent_sftp_sessions END, o.closed
 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN keypair_resource_policies p ON p.name = k.resource_policy,
-     LATERAL (SELECT coalesce(k.access_key = u.main_access_key, false) AS main) o
-WHERE k.access_key = ANY(@keypairs::text[]) AND (NOT o.main OR k.concurrency_limit IS NOT NULL)
+     LATERAL (SELECT coalesce(k.access_key = u.main_access_key, false) AS main, NOT key_lives_on(k.access_key) AS closed) o
+WHERE k.access_key = ANY(@keypairs::text[]) AND (NOT o.main OR k.concurrency_limit IS NOT NULL OR o.closed)
 UNION ALL
-SELECT 'project', p.id::text, p.name, p.total_resource_slots, false, 0, 0 FROM projects p WHERE p.id = ANY(@projects::uuid[])
+SELECT 'project', p.id::text, p.name, p.total_resource_slots, false, 0, 0, NOT p.is_active FROM projects p WHERE p.id = ANY(@projects::uuid[])
 UNION ALL
-SELECT 'domain', d.name, d.name, d.total_resource_slots, false, 0, 0 FROM domains d WHERE d.name = ANY(@domains::text[]);
+SELECT 'domain', d.name, d.name, d.total_resource_slots, false, 0, 0, NOT d.is_active FROM domains d WHERE d.name = ANY(@domains::text[]);
 
 -- name: LiveSessionsOfUsers :many
 -- Sessions that hold something; system sessions are private.
 SELECT user_id, access_key, count(*) FILTER (WHERE type <> 'system')::bigint AS sessions, count(*) FILTER (WHERE type = 'system')::bigint AS private
 FROM sessions WHERE ended_at IS NULL AND user_id = ANY(@users::uuid[])
   AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING','RESTARTING','TERMINATING') GROUP BY 1, 2;
+
+-- name: WaitingSessionsOfOwners :many
+-- How many sessions wait, by all of their owners together.
+SELECT user_id, project_id, domain_name, count(*)::bigint AS waiting FROM sessions WHERE ended_at IS NULL AND status = 'PENDING'
+  AND (user_id = ANY(@users::uuid[]) OR project_id = ANY(@projects::uuid[]) OR domain_name = ANY(@domains::text[])) GROUP BY 1, 2, 3;
 
 -- name: LiveSlotsOfUsers :many
 SELECT s.user_id, s.access_key, v.key::text AS slot, sum(v.value::bigint)::bigint AS amount

@@ -309,3 +309,15 @@ func TestManyUsersAreImported(t *testing.T) {
 	_, err = w.Tenancy.Authorize(t.Context(), "default", all[0].Name, "correct horse battery")
 	require.NoError(t, err)
 }
+
+// TestPlansTellWhatWaits: the dry run of a deactivation counts the waiting sessions that it holds, also those of other owners below.
+func TestPlansTellWhatWaits(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	w.Create("mylab1")
+	w.Create("mylab2")
+	p := made(t, w, w.Admin, yaml("domains: {default: {projects: {default: {active: false}}}}"))
+	require.Len(t, p.Changes, 1)
+	require.Equal(t, []string{"2 sessions of it waiting to start will not, until it is active again"}, p.Changes[0].Notes)
+}

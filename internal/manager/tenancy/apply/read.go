@@ -266,6 +266,17 @@ func (s *Service) readHeld(ctx context.Context, r *reading, _ authz.Actor, _ str
 			o.Sessions += int(h.Sessions)
 		}
 	}
+	waiting, err := s.d.Store.WaitingSessionsOfOwners(ctx, users, projects, domains)
+	if err != nil {
+		return fmt.Errorf("count waiting sessions: %w", err)
+	}
+	for _, w := range waiting {
+		for _, k := range []plan.Key{r.users[w.UserID], r.projects[w.ProjectID], {Kind: plan.Domain, Name: w.DomainName}} {
+			if o := r.Objects[k]; o != nil {
+				o.Waiting += int(w.Waiting)
+			}
+		}
+	}
 	folders, err := s.d.Store.FoldersOfOwners(ctx, append(users, projects...))
 	if err != nil {
 		return fmt.Errorf("count folders: %w", err)

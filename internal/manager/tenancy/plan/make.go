@@ -96,6 +96,7 @@ func Make(f File, now *Snapshot, who Who, prune bool) (Plan, []Problem) {
 		return compareKeys(a.Key(), b.Key())
 	})
 	m.pressure()
+	m.held()
 	if bad := m.all(); len(bad) > 0 {
 		return Plan{}, bad
 	}

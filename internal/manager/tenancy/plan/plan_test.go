@@ -291,6 +291,29 @@ domains:
 	}, lines(p))
 }
 
+// TestWhatWaitsOfInactiveOwnersIsTold: who makes somebody inactive reads before what of theirs will not start.
+func TestWhatWaitsOfInactiveOwnersIsTold(t *testing.T) {
+	t.Parallel()
+	s := world()
+	s.Objects[plan.Key{Kind: plan.User, Name: "ada@x"}].Waiting = 2
+	s.Objects[plan.Key{Kind: plan.Project, Domain: "physics", Name: "lasers"}].Waiting = 1
+	s.Objects[plan.Key{Kind: plan.Domain, Name: "physics"}].Waiting = 3
+	p, bad := decide(t, `
+domains:
+  physics:
+    active: false
+    projects: {lasers: {active: false}}
+    users: {ada@x: {status: inactive}, bob@x: {status: inactive}}
+`, s, root, false)
+	require.Empty(t, bad)
+	text := strings.Join(lines(p), "\n")
+	for _, n := range []string{"3 sessions", "1 session", "2 sessions"} {
+		require.Contains(t, text, "    note: "+n+" of it waiting to start will not, until it is active again")
+	}
+	require.Equal(t, 3, strings.Count(text, "waiting to start"), text)
+	require.Contains(t, p.Summary(), "4 to make inactive")
+}
+
 func TestWhatIsExportedChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := world()

@@ -70,6 +70,16 @@ func (m *maker) pressure() {
 	}
 }
 
+// held notes which sessions wait of those who become inactive: the scheduler holds them (scheduler.WaitsForOwner).
+func (m *maker) held() {
+	for i := range m.out.Changes {
+		c := &m.out.Changes[i]
+		if o := m.now.Objects[c.Key()]; c.ends() && o != nil && o.Waiting > 0 {
+			c.Notes = append(c.Notes, counted(o.Waiting, "session")+" of it waiting to start will not, until it is active again")
+		}
+	}
+}
+
 // exceeds says in words what an object holds more of than limits allow.
 func (m *maker) exceeds(o *Object, limits Attrs) string {
 	var words []string

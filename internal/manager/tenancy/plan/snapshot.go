@@ -21,9 +21,10 @@ type Object struct {
 	// "project:DOMAIN/NAME") that may use a resource group.
 	Members map[string]string
 	Allowed map[string]bool
-	// Held are what live sessions hold, Sessions how many they are, Folders how many folders there are.
+	// Held are what live sessions hold, Sessions how many they are, Waiting how many wait, Folders how many folders there are.
 	Held     cluster.Slots
 	Sessions int
+	Waiting  int
 	Folders  int
 }
 

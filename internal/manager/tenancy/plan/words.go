@@ -116,6 +116,11 @@ func (c Change) memberWords() []string {
 	return lines
 }
 
+// ends reports whether somebody or something becomes inactive.
+func (c *Change) ends() bool {
+	return !c.Make && slices.Contains([]string{"false", "inactive", "deleted"}, c.To["active"]+c.To["status"])
+}
+
 // Summary counts what a plan does.
 func (p Plan) Summary() string {
 	made, changed, ended := 0, 0, 0
@@ -123,7 +128,7 @@ func (p Plan) Summary() string {
 		switch {
 		case c.Make:
 			made++
-		case slices.Contains([]string{"false", "inactive", "deleted"}, c.To["active"]+c.To["status"]):
+		case c.ends():
 			ended++
 		default:
 			changed++
