@@ -119,3 +119,43 @@ func TestPoliciesOfUsersLimitLogins(t *testing.T) {
 	require.True(t, d.do("modify_user_resource_policy", modify, props(0)).OK)
 	require.Nil(t, limit())
 }
+
+// The page of users of the Web UI says since when whoever has one-time passwords has them, and nothing of those who only began to enrol.
+func TestUsersV2SaySinceWhenTheyHaveOneTimePasswords(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	boss, ada, eve := d.person("boss", authz.RoleAdmin, true), d.person("ada", authz.RoleUser, true), d.person("eve", authz.RoleUser, true)
+	for _, u := range []authz.Actor{ada, eve} {
+		d.exec(`INSERT INTO user_totp (user_id, secret_sealed, created_at) VALUES ($1, 'sealed', '2026-01-02T03:04:05Z')`, u.UserID)
+	}
+	d.exec(`UPDATE users SET totp_activated = true WHERE id = $1`, ada.UserID)
+	type security struct {
+		Activated   bool    `json:"totpActivated"`
+		ActivatedAt *string `json:"totpActivatedAt"`
+	}
+	var page struct {
+		Users *struct {
+			Edges []struct {
+				Node struct {
+					Basic    struct{ Email string } `json:"basicInfo"`
+					Security security
+				}
+			}
+		} `json:"adminUsersV2"`
+	}
+	const users = `{ adminUsersV2(limit: 10) { edges { node { basicInfo { email } security { totpActivated totpActivatedAt } } } } }`
+	for _, a := range []authz.Actor{d.admin, boss} {
+		d.actor = a
+		require.Empty(t, d.ask(users, nil, &page), a.Email)
+		got := map[string]security{}
+		for _, e := range page.Users.Edges {
+			got[e.Node.Basic.Email] = e.Node.Security
+		}
+		require.Equal(t, security{true, new("2026-01-02T03:04:05Z")}, got["ada@x"], a.Email)
+		require.Equal(t, security{}, got["eve@x"], "%s: a secret that was not confirmed", a.Email)
+	}
+	d.actor = eve
+	require.Empty(t, d.ask(users, nil, &page))
+	require.Len(t, page.Users.Edges, 1, "nobody sees others")
+	require.Equal(t, "eve@x", page.Users.Edges[0].Node.Basic.Email)
+}

@@ -32,8 +32,10 @@ type User struct {
 	Projects           []Project
 	AllowedClientIP    []string
 	TOTPActivated      bool
-	SudoSession        bool
-	MainAccessKey      cluster.AccessKey
+	// TOTPSince is when the secret of the one-time passwords in use was made; nil without one.
+	TOTPSince     *time.Time
+	SudoSession   bool
+	MainAccessKey cluster.AccessKey
 	// First is the keypair that CreateUser made, with its secret; else nil.
 	First *Keypair
 }
@@ -131,9 +133,12 @@ func (s *Service) ListUsers(ctx context.Context, a authz.Actor, f UserFilter) (l
 
 func (s *Service) userViews(ctx context.Context, rows []dbgen.User) (map[cluster.UserID]*User, error) {
 	out := map[cluster.UserID]*User{}
-	ids := []string{}
+	ids, enrolled := []string{}, []string{}
 	for _, r := range rows {
 		ids = append(ids, r.ID)
+		if r.TotpActivated {
+			enrolled = append(enrolled, r.ID)
+		}
 		v := &User{ID: cluster.UserID(r.ID), Username: r.Username, Email: r.Email, NeedPasswordChange: r.NeedPasswordChange, FullName: r.FullName,
 			Description: r.Description, Status: r.Status, StatusInfo: r.StatusInfo, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(),
 			Domain: r.DomainName,
@@ -144,6 +149,15 @@ func (s *Service) userViews(ctx context.Context, rows []dbgen.User) (map[cluster
 			v.MainAccessKey = cluster.AccessKey(*r.MainAccessKey)
 		}
 		out[v.ID] = v
+	}
+	if len(enrolled) > 0 {
+		since, err := s.d.Store.OTPSince(ctx, enrolled)
+		if err != nil {
+			return nil, fmt.Errorf("read since when users have one-time passwords: %w", err)
+		}
+		for _, o := range since {
+			out[cluster.UserID(o.UserID)].TOTPSince = new(o.CreatedAt.UTC())
+		}
 	}
 	projects, err := s.d.Store.ProjectsOfUsers(ctx, ids)
 	if err != nil {

@@ -1590,15 +1590,15 @@ input DomainInput {
 }
 
 input GroupInput {
-  type: String
-  description: String
-  is_active: Boolean
+  type: String = "GENERAL"
+  description: String = ""
+  is_active: Boolean = true
   domain_name: String!
-  total_resource_slots: JSONString
-  allowed_vfolder_hosts: JSONString
-  integration_id: String
-  resource_policy: String
-  container_registry: JSONString
+  total_resource_slots: JSONString = "{}"
+  allowed_vfolder_hosts: JSONString = "{}"
+  integration_id: String = ""
+  resource_policy: String = "default"
+  container_registry: JSONString = "{}"
 }
 
 type UserGroup {
@@ -1655,17 +1655,17 @@ input UserInput {
   username: String
   password: String!
   need_password_change: Boolean
-  full_name: String
-  description: String
+  full_name: String = ""
+  description: String = ""
   is_active: Boolean
   status: String
   domain_name: String
-  role: String
+  role: String = "user"
   group_ids: [String]
   allowed_client_ip: [String]
-  totp_activated: Boolean
-  resource_policy: String
-  sudo_session_enabled: Boolean
+  totp_activated: Boolean = false
+  resource_policy: String = "default"
+  sudo_session_enabled: Boolean = false
   container_uid: Int
   container_main_gid: Int
   container_gids: [Int]
@@ -1720,6 +1720,7 @@ input ModifyGroupInput {
 	{Name: "../nodes.graphql", Input: `# Agents, users, projects, images and the audit log as the Web UI asks for them: lists of nodes, and the newer interface in camel case.
 scalar Decimal
 scalar JSON
+scalar Bytes
 scalar ContainerRegistryTypeField
 
 extend type Queries {
@@ -53374,6 +53375,31 @@ func (ec *executionContext) unmarshalInputGroupInput(ctx context.Context, obj an
 		asMap[k] = v
 	}
 
+	if _, present := asMap["type"]; !present {
+		asMap["type"] = "GENERAL"
+	}
+	if _, present := asMap["description"]; !present {
+		asMap["description"] = ""
+	}
+	if _, present := asMap["is_active"]; !present {
+		asMap["is_active"] = true
+	}
+	if _, present := asMap["total_resource_slots"]; !present {
+		asMap["total_resource_slots"] = "{}"
+	}
+	if _, present := asMap["allowed_vfolder_hosts"]; !present {
+		asMap["allowed_vfolder_hosts"] = "{}"
+	}
+	if _, present := asMap["integration_id"]; !present {
+		asMap["integration_id"] = ""
+	}
+	if _, present := asMap["resource_policy"]; !present {
+		asMap["resource_policy"] = "default"
+	}
+	if _, present := asMap["container_registry"]; !present {
+		asMap["container_registry"] = "{}"
+	}
+
 	fieldsInOrder := [...]string{"type", "description", "is_active", "domain_name", "total_resource_slots", "allowed_vfolder_hosts", "integration_id", "resource_policy", "container_registry"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
@@ -56836,6 +56862,25 @@ func (ec *executionContext) unmarshalInputUserInput(ctx context.Context, obj any
 	asMap := map[string]any{}
 	for k, v := range obj.(map[string]any) {
 		asMap[k] = v
+	}
+
+	if _, present := asMap["full_name"]; !present {
+		asMap["full_name"] = ""
+	}
+	if _, present := asMap["description"]; !present {
+		asMap["description"] = ""
+	}
+	if _, present := asMap["role"]; !present {
+		asMap["role"] = "user"
+	}
+	if _, present := asMap["totp_activated"]; !present {
+		asMap["totp_activated"] = false
+	}
+	if _, present := asMap["resource_policy"]; !present {
+		asMap["resource_policy"] = "default"
+	}
+	if _, present := asMap["sudo_session_enabled"]; !present {
+		asMap["sudo_session_enabled"] = false
 	}
 
 	fieldsInOrder := [...]string{"username", "password", "need_password_change", "full_name", "description", "is_active", "status", "domain_name", "role", "group_ids", "allowed_client_ip", "totp_activated", "resource_policy", "sudo_session_enabled", "container_uid", "container_main_gid", "container_gids"}

@@ -128,6 +128,35 @@ func (q *Queries) OTPOf(ctx context.Context, id string) (OTPOfRow, error) {
 	return i, err
 }
 
+const oTPSince = `-- name: OTPSince :many
+SELECT t.user_id, t.created_at FROM user_totp t WHERE t.user_id = ANY($1::uuid[])
+`
+
+type OTPSinceRow struct {
+	UserID    string
+	CreatedAt time.Time
+}
+
+func (q *Queries) OTPSince(ctx context.Context, users []string) ([]OTPSinceRow, error) {
+	rows, err := q.db.Query(ctx, oTPSince, users)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OTPSinceRow{}
+	for rows.Next() {
+		var i OTPSinceRow
+		if err := rows.Scan(&i.UserID, &i.CreatedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const replaceRecoveryCodes = `-- name: ReplaceRecoveryCodes :exec
 WITH gone AS (DELETE FROM totp_recovery_codes WHERE user_id = $1 AND code_hash <> ALL($2::bytea[]))
 INSERT INTO totp_recovery_codes (user_id, code_hash) SELECT $1::uuid, unnest($2::bytea[]) ON CONFLICT DO NOTHING
@@ -179,7 +208,8 @@ func (q *Queries) SealedOfOTP(ctx context.Context, after string, page int32) ([]
 const setOTPSecret = `-- name: SetOTPSecret :execrows
 INSERT INTO user_totp (user_id, secret_sealed)
 SELECT u.id, $1 FROM users u WHERE u.id = $2 AND NOT u.totp_activated
-ON CONFLICT (user_id) DO UPDATE SET secret_sealed = excluded.secret_sealed, last_step = 0, failures = 0, failed_at = NULL
+ON CONFLICT (user_id) DO UPDATE SET secret_sealed = excluded.secret_sealed, last_step = 0, failures = 0, failed_at = NULL,
+    created_at = now()
 `
 
 // Replaces a secret that was not confirmed.

@@ -9,11 +9,15 @@ FROM users u LEFT JOIN user_totp t ON t.user_id = u.id WHERE u.id = @id;
 -- name: OTPByEmail :one
 SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.email = @email;
 
+-- name: OTPSince :many
+SELECT t.user_id, t.created_at FROM user_totp t WHERE t.user_id = ANY(@users::uuid[]);
+
 -- name: SetOTPSecret :execrows
 -- Replaces a secret that was not confirmed.
 INSERT INTO user_totp (user_id, secret_sealed)
 SELECT u.id, @secret_sealed FROM users u WHERE u.id = @user_id AND NOT u.totp_activated
-ON CONFLICT (user_id) DO UPDATE SET secret_sealed = excluded.secret_sealed, last_step = 0, failures = 0, failed_at = NULL;
+ON CONFLICT (user_id) DO UPDATE SET secret_sealed = excluded.secret_sealed, last_step = 0, failures = 0, failed_at = NULL,
+    created_at = now();
 
 -- name: UseOTPStep :execrows
 -- The code of a step is good once, and none of an earlier step is good after it.
