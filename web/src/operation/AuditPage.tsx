@@ -39,7 +39,7 @@ export function AuditPage() {
       id: 'result',
       title: t('audit.result'),
       width: '110px',
-      cell: (e) => <StateBadge status={e.result === 'done' ? 'success' : e.result} plain />,
+      cell: (e) => <StateBadge status={e.result} plain />,
     },
     { id: 'action', title: t('audit.action'), width: 'minmax(160px, 1fr)', cell: (e) => <code>{e.action}</code> },
     { id: 'object', title: t('audit.object'), width: 'minmax(160px, 2fr)', cell: (e) => <span title={e.object}>{e.object || '–'}</span> },
