@@ -1,7 +1,6 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
 import type { UsagePrice, UsagePrices, UsageReport } from '@/api/types'
-import type { Page } from '@/design/paged'
 
 export const announcementQuery = queryOptions({
   queryKey: ['operation', 'announcement'],
@@ -28,30 +27,6 @@ export const healthQuery = (admin: boolean) =>
       return []
     },
   })
-
-export interface AuditEntry {
-  id: number
-  at: string
-  action: string
-  object: string
-  result: string
-  email: string
-  role: string
-  domain_name: string
-  address: string
-  request_id: string
-  reason?: string
-  changes: { table: string; key: string; before: Record<string, unknown> | null; after: Record<string, unknown> | null }[]
-  change_count: number
-}
-
-export async function listAudit(filter: string, limit: number, offset: number, signal: AbortSignal): Promise<Page<AuditEntry>> {
-  const d = await func<{ items: AuditEntry[]; total_count: number }>('/audit', {
-    query: { filter: filter || undefined, order: '-id', limit, offset },
-    signal,
-  })
-  return { items: d.items, total: d.total_count }
-}
 
 export const clusterStatusQuery = queryOptions({
   queryKey: ['operation', 'status'],
