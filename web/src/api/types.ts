@@ -2336,6 +2336,13 @@ export interface UsageRow {
   slots: UsageSlot[]
 }
 
+/** UsageSeries tells how a report came about, day by day or month by month: a report for each step that has begun, in order. */
+export interface UsageSeries {
+  /** day or month, of UTC */
+  step: string
+  reports: UsageReport[]
+}
+
 /** UsageSlot is what was held of a slot. */
 export interface UsageSlot {
   slot: string

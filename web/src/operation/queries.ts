@@ -1,6 +1,6 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
-import type { UsagePrice, UsagePrices, UsageReport } from '@/api/types'
+import type { UsagePrice, UsagePrices, UsageReport, UsageSeries } from '@/api/types'
 
 export const announcementQuery = queryOptions({
   queryKey: ['operation', 'announcement'],
@@ -39,6 +39,12 @@ export const usageQuery = (month: string, by: string) =>
   queryOptions({
     queryKey: ['operation', 'usage', month, by],
     queryFn: () => func<UsageReport>('/usage/report', { query: { month, by } }),
+  })
+/** What was held step by step. */
+export const seriesQuery = (query: Record<string, string>, step: string, by: string) =>
+  queryOptions({
+    queryKey: ['operation', 'series', query, step, by],
+    queryFn: ({ signal }) => func<UsageSeries>('/usage/series', { query: { ...query, step, by }, signal }),
   })
 export const pricesQuery = queryOptions({
   queryKey: ['operation', 'prices'],
