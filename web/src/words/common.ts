@@ -199,6 +199,8 @@ export const common = {
   'home.quota': ['In use, and the limit', '사용량과 한도'],
   'home.quota.why': ['Each line shows the limit that binds first.', '가장 먼저 걸리는 한도를 표시합니다.'],
   'home.cluster': ['Cluster', '클러스터'],
+  'home.more': ['{n} more', '{n}개 더'],
+  'home.queue.none': ['Nothing waits', '대기 중인 세션이 없습니다'],
   'home.queue': ['Waiting sessions', '대기 중인 세션'],
   'reason.capacity': ['for room', '여유 자원 대기'],
   'reason.quota': ['for quota', '할당량 대기'],
