@@ -1,28 +1,22 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
-import type { UsagePrice, UsagePrices, UsageReport, UsageSeries } from '@/api/types'
+import type { Announcement, FindingList, Finding, ManagerStatus, UsagePrice, UsagePrices, UsageReport, UsageSeries } from '@/api/types'
 
 export const announcementQuery = queryOptions({
   queryKey: ['operation', 'announcement'],
   staleTime: 60_000,
-  queryFn: () => func<{ enabled: boolean; message: string }>('/manager/announcement'),
+  queryFn: () => func<Announcement>('/manager/announcement'),
 })
 export const announce = (enabled: boolean, message: string) => func<null>('/manager/announcement', { body: { enabled, message } })
 
-export interface Finding {
-  severity: string
-  kind: string
-  object: string
-  detail: string
-  next: string
-}
+export type { Finding } from '@/api/types'
 
 /** Whether the cluster answers; for administrators, what is wrong with it. */
 export const healthQuery = (admin: boolean) =>
   queryOptions({
     queryKey: ['operation', 'health', admin],
     queryFn: async (): Promise<Finding[]> => {
-      if (admin) return (await func<{ findings: Finding[] }>('/manager/doctor')).findings
+      if (admin) return (await func<FindingList>('/manager/doctor')).findings
       await func<unknown>('/auth')
       return []
     },
@@ -30,7 +24,7 @@ export const healthQuery = (admin: boolean) =>
 
 export const clusterStatusQuery = queryOptions({
   queryKey: ['operation', 'status'],
-  queryFn: () => func<{ status: string; active_sessions: number; nodes: { id: string; version: string }[] }>('/manager/status'),
+  queryFn: () => func<ManagerStatus>('/manager/status'),
 })
 export const setClusterStatus = (status: string) => func<null>('/manager/status', { method: 'PUT', body: { status, force_kill: false } })
 
