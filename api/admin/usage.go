@@ -18,6 +18,12 @@ type UsageReport struct {
 	Rows  []UsageRow `json:"rows"`
 }
 
+// UsageSeries tells how a report came about, day by day or month by month: a report for each step that has begun, in order.
+type UsageSeries struct {
+	Step    string        `json:"step"` // day or month, of UTC
+	Reports []UsageReport `json:"reports"`
+}
+
 // UsageRow is what one project, user, domain or resource group held.
 type UsageRow struct {
 	Key    string      `json:"key"`

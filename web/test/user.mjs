@@ -534,6 +534,12 @@ try {
     '/admin/users',
     '/admin/projects',
     '/admin/policies',
+    '/admin/users/import',
+    '/admin/keypairs',
+    '/admin/offers',
+    '/admin/usage',
+    '/admin/usage?tab=trend',
+    '/admin/usage?tab=prices',
     '/admin/audit',
     '/admin/settings',
   ]

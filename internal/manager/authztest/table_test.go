@@ -193,7 +193,8 @@ func lately(*world, set) []any {
 	now := time.Now()
 	return []any{usage.Period{From: now.Add(-24 * time.Hour), Until: now.Add(time.Hour)}, usage.ByUser}
 }
-func lastDay(w *world, s set) []any { return lately(w, s)[:1] }
+func dayByDay(w *world, s set) []any { return append(lately(w, s), usage.Daily) }
+func lastDay(w *world, s set) []any  { return lately(w, s)[:1] }
 func aPrice(*world, set) []any {
 	return []any{usage.Price{Slot: "cpu", PerHour: "1", ValidFrom: time.Now()}}
 }
@@ -214,6 +215,7 @@ var matrix = []line{
 	{"metric.OfProject", authz.Projects, authz.SeeMembers, ofProject, theProject, checks},
 
 	{"usage.Report", authz.UsageIntervals, authz.See, ofOwner, lately, lists},
+	{"usage.Series", authz.UsageIntervals, authz.See, ofOwner, dayByDay, lists},
 	{"usage.Kernels", authz.UsageIntervals, authz.See, ofCluster, lastDay, needs},
 	{"usage.Mine", authz.Announcements, authz.See, forAll, nil, needs},
 	{"usage.Everybodys", authz.UsageIntervals, authz.See, ofCluster, nil, needs},

@@ -329,3 +329,59 @@ func TestReportsAndPrices(t *testing.T) {
 	_, err = w.Usage.Report(ctx, w.Admin, march, "'; DROP TABLE users")
 	require.True(t, fault.Is(err, fault.Invalid))
 }
+
+// TestASeriesIsItsReport cuts a period with a change of prices inside of a day into days and months: each step is the report of its time,
+// and together they are the whole.
+func TestASeriesIsItsReport(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	other := w.Stranger("other")
+	ctx := t.Context()
+	from := time.Date(2026, time.January, 30, 6, 0, 0, 0, time.UTC)
+	add := func(user authz.Actor, slots string, from, to time.Time) {
+		w.Exec(`INSERT INTO usage_intervals (kernel_id, session_id, session_name, session_type, domain_name, project_id, project_name,
+			user_id, email, access_key, resource_group, agent_id, image, slots, from_at, to_at)
+			VALUES (gen_random_uuid(), gen_random_uuid(), 's', 'interactive', 'default', $1, 'p', $2, $3, $4, 'default', 'a', 'i', $5, $6, $7)`,
+			string(w.Admin.Projects[0]), string(user.UserID), user.Email, string(user.AccessKey), slots, from, to)
+	}
+	add(w.Admin, `{"cpu": 2000, "mem": 1073741824000}`, from.Add(3*time.Hour), from.Add(50*time.Hour))
+	add(other, `{"cpu": 1000}`, from.Add(47*time.Hour), from.Add(49*time.Hour))
+	for i, price := range []string{"0.1", "0.3"} {
+		_, err := w.Usage.SetPrice(ctx, w.Admin, usage.Price{Slot: "cpu", PerHour: price, ValidFrom: from.Add(time.Duration(i*30) * time.Hour)})
+		require.NoError(t, err)
+	}
+	p := usage.Period{From: from, Until: from.Add(72 * time.Hour)}
+	whole, err := w.Usage.Report(ctx, w.Admin, p, usage.ByUser)
+	require.NoError(t, err)
+	for step, steps := range map[usage.Step]int{usage.Daily: 4, usage.Monthly: 2} {
+		reports, err := w.Usage.Series(ctx, w.Admin, p, usage.ByUser, step)
+		require.NoError(t, err)
+		require.Len(t, reports, steps, string(step))
+		cost, at := new(big.Rat), p.From
+		for _, r := range reports {
+			require.True(t, r.From.Equal(at), "steps follow each other")
+			at = r.Until
+			alone, err := w.Usage.Report(ctx, w.Admin, r.Period, usage.ByUser)
+			require.NoError(t, err)
+			alone.Now = r.Now
+			require.Equal(t, alone, r)
+			if r.Cost != nil {
+				cost.Add(cost, r.Cost)
+			}
+		}
+		require.True(t, at.Equal(p.Until))
+		require.Zero(t, whole.Cost.Cmp(cost), "the cost of the parts is that of the whole")
+	}
+	theirs, err := w.Usage.Series(ctx, other, p, usage.ByUser, usage.Monthly)
+	require.NoError(t, err)
+	require.Empty(t, theirs[0].Rows)
+	require.Len(t, theirs[1].Rows, 1)
+	require.Equal(t, other.Email, theirs[1].Rows[0].Name)
+	future, err := w.Usage.Series(ctx, w.Admin, usage.Month(2199, time.January), usage.ByUser, usage.Daily)
+	require.NoError(t, err)
+	require.Empty(t, future, "nothing is told of what has not begun")
+	_, err = w.Usage.Series(ctx, w.Admin, usage.Period{From: from.AddDate(-2, 0, 0), Until: from}, usage.ByUser, usage.Daily)
+	require.True(t, fault.Is(err, fault.Invalid), "two years of days: %v", err)
+	_, err = w.Usage.Series(ctx, authz.Actor{}, p, usage.ByUser, usage.Daily)
+	require.Error(t, err)
+}

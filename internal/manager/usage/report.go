@@ -75,31 +75,43 @@ type Used struct {
 // Report adds up what was used in a period: everything for superadmins and monitors, that of the domain for its administrators, that of the
 // actor otherwise.
 func (s *Service) Report(ctx context.Context, a authz.Actor, p Period, by Grouping) (Report, error) {
-	if err := authz.Authenticated(a); err != nil {
+	q, err := s.question(ctx, a, p, by)
+	if err != nil {
 		return Report{}, err
+	}
+	parts, err := s.add(ctx, a, p, spans(p, q.prices), q.now, q.key)
+	if err != nil {
+		return Report{}, err
+	}
+	out := Report{Period: p, Now: q.now, By: by, Rows: []Row{}}
+	out.Rows, out.Cost = sum(parts, q.prices)
+	return out, nil
+}
+
+// question is what a report needs to know before it adds up.
+type question struct {
+	key    [2]string
+	prices []Price
+	now    time.Time
+}
+
+// question checks what somebody asks for.
+func (s *Service) question(ctx context.Context, a authz.Actor, p Period, by Grouping) (q question, err error) {
+	if err := authz.Authenticated(a); err != nil {
+		return q, err
 	}
 	if err := p.Check(); err != nil {
-		return Report{}, err
+		return q, err
 	}
-	key, known := keys[by]
-	if !known {
-		return Report{}, fault.Invalidf("usage is not grouped by %.40q", string(by)).WithNext("choose project, user, domain or resource-group")
+	var known bool
+	if q.key, known = keys[by]; !known {
+		return q, fault.Invalidf("usage is not grouped by %.40q", string(by)).WithNext("choose project, user, domain or resource-group")
 	}
-	prices, err := s.prices(ctx)
-	if err != nil {
-		return Report{}, err
+	if q.prices, err = s.prices(ctx); err != nil {
+		return q, err
 	}
-	now, err := s.now(ctx)
-	if err != nil {
-		return Report{}, err
-	}
-	parts, err := s.add(ctx, a, p, spans(p, prices), now, key)
-	if err != nil {
-		return Report{}, err
-	}
-	out := Report{Period: p, Now: now, By: by, Rows: []Row{}}
-	out.Rows, out.Cost = sum(parts, prices)
-	return out, nil
+	q.now, err = s.now(ctx)
+	return q, err
 }
 
 // part is what was held of one slot in one span by what has the key.

@@ -219,6 +219,12 @@ export interface BootstrapScript {
   script: string
 }
 
+/** Ceremony is what a browser gives to an authenticator (the options of navigator.credentials), and what comes back with the answer. */
+export interface Ceremony {
+  options: unknown
+  flow: string
+}
+
 /** Circuit is a published way to an app. It lasts until it is closed or expires, and no longer than its session's container. */
 export interface Circuit {
   id: string
@@ -1007,6 +1013,22 @@ export interface HostPermissions {
   vfolder_host_permission_list: string[]
 }
 
+/** Identities are those of a user. */
+export interface Identities {
+  items: Identity[]
+}
+
+/** Identity is who a user is at an identity provider. */
+export interface Identity {
+  provider: string
+  subject: string
+  email: string
+  /** that the provider gave, "" for none */
+  given_role: string
+  created_at: string
+  last_seen: string
+}
+
 /** IdleBinding is where a checker applies; the empty one is the whole cluster. */
 export interface IdleBinding {
   domain?: string
@@ -1418,11 +1440,84 @@ export interface NewSSHKeypair {
   privkey: string
 }
 
+/** NewToken is a token that was just made; its secret is shown here and never again. */
+export interface NewToken {
+  id: string
+  name: string
+  email: string
+  /** of a service account */
+  is_service: boolean
+  access_key: string
+  read_only: boolean
+  /** Areas and Projects (ids) are those that the token is for; empty means all. */
+  areas: string[]
+  projects: string[]
+  created_at: string
+  expires_at: string
+  last_used: string | null
+  /** Provider is the identity provider that the token speaks for by SCIM; it is for nothing else then. */
+  scim_provider?: string
+  token: string
+}
+
 /** NumberFormat is how amounts of a slot are written: Binary ones are bytes. */
 export interface NumberFormat {
   binary: boolean
   /** digits after the point */
   round_length: number
+}
+
+/** OIDCAnswer is the body of POST /auth/oidc/finish: what the provider and the browser sent. */
+export interface OIDCAnswer {
+  provider: string
+  flow: string
+  state: string
+  code?: string
+  iss?: string
+  error?: string
+  error_description?: string
+}
+
+/** OIDCBegun is where a browser goes, and what it brings back. */
+export interface OIDCBegun {
+  url: string
+  flow: string
+}
+
+/** OIDCDone is a login with the path where the browser goes. */
+export interface OIDCDone {
+  next: string
+}
+
+/** OIDCStart is the body of POST /auth/oidc/begin, of web servers. */
+export interface OIDCStart {
+  provider: string
+  origin: string
+  next?: string
+  force?: boolean
+}
+
+/** OTPConfirmed answers the first code: recovery codes, which are shown here and never again. */
+export interface OTPConfirmed {
+  success: boolean
+  recovery_codes: string[]
+}
+
+/** OTPEnrolment is a secret that awaits its first code. */
+export interface OTPEnrolment {
+  /** base32 */
+  totp_key: string
+  /** for a picture that phones read */
+  totp_uri: string
+}
+
+/** OTPStatus is what a user has as a second factor. */
+export interface OTPStatus {
+  totp_activated: boolean
+  /** Required says that the role of the user has to have one. */
+  required: boolean
+  /** RecoveryCodes are how many are left. */
+  recovery_codes: number
 }
 
 /** ObjectStore is how an S3-compatible endpoint is reached. */
@@ -1448,6 +1543,21 @@ export interface ObjectTransfer {
 export interface OwnerChange {
   vfolder: string
   user_email: string
+}
+
+/** Passkey is one of a user. */
+export interface Passkey {
+  id: string
+  name: string
+  created_at: string
+  last_used: string | null
+  /** Cloned: there are two of it, so it opens nothing. */
+  cloned: boolean
+}
+
+/** Passkeys are those of a user. */
+export interface Passkeys {
+  items: Passkey[]
 }
 
 /** PasswordChange is the body of POST /auth/update-password. */
@@ -1620,6 +1730,17 @@ export interface ProjectPlace {
 export interface ProjectRef {
   id: string
   name: string
+}
+
+/** Provider is an identity provider that people log in at. */
+export interface Provider {
+  name: string
+  title: string
+}
+
+/** Providers are all of them. */
+export interface Providers {
+  items: Provider[]
 }
 
 /** ProxyVersion tells which protocol of app proxies a resource group uses. */
@@ -1814,6 +1935,13 @@ export interface Series {
   agent?: string
   /** in order; steps of which nothing is known are left out */
   points: Point[]
+}
+
+/** ServiceAccount is a user that no password lets in. */
+export interface ServiceAccount {
+  id: string
+  email: string
+  domain_name: string
 }
 
 /** ServicePort is an app inside a session. */
@@ -2053,6 +2181,12 @@ export interface SignOutRequest {
   password: string
 }
 
+/** SignedUp is the keypair of an account that somebody made for themselves. */
+export interface SignedUp {
+  access_key: string
+  secret_key: string
+}
+
 /** SlotDetails is how a kind of resource is shown to people. */
 export interface SlotDetails {
   slot_name: string
@@ -2169,6 +2303,46 @@ export interface TicketReply {
   circuit: string
   ticket: string
   expires_at: string
+}
+
+/** Token is an API token of a user, without its secret. */
+export interface Token {
+  id: string
+  name: string
+  email: string
+  /** of a service account */
+  is_service: boolean
+  access_key: string
+  read_only: boolean
+  /** Areas and Projects (ids) are those that the token is for; empty means all. */
+  areas: string[]
+  projects: string[]
+  created_at: string
+  expires_at: string
+  last_used: string | null
+  /** Provider is the identity provider that the token speaks for by SCIM; it is for nothing else then. */
+  scim_provider?: string
+}
+
+/** TokenPage is a page of tokens. */
+export interface TokenPage {
+  items: Token[]
+  total_count: number
+}
+
+/** TokenRequest asks for a token. */
+export interface TokenRequest {
+  name: string
+  /** For is the email of the service account that the token is for; "" is the caller. */
+  for?: string
+  read_only?: boolean
+  areas?: string[]
+  /** names or ids */
+  projects?: string[]
+  /** Provider makes a token for SCIM alone. */
+  scim_provider?: string
+  /** ExpiresIn is a duration such as 720h, or seconds; "" is the server's choice. */
+  expires_in?: string
 }
 
 /** TreeUsage is what a directory holds. Bytes count files at their length. */
@@ -2334,6 +2508,13 @@ export interface UsageRow {
   domain_name?: string
   cost?: string | null
   slots: UsageSlot[]
+}
+
+/** UsageSeries tells how a report came about, day by day or month by month: a report for each step that has begun, in order. */
+export interface UsageSeries {
+  /** day or month, of UTC */
+  step: string
+  reports: UsageReport[]
 }
 
 /** UsageSlot is what was held of a slot. */

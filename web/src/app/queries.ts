@@ -1,14 +1,8 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
+import type { App, Circuit, CircuitChange, Entry, TicketReply } from '@/api/types'
 
-export interface App {
-  name: string
-  protocol: string
-  ports: number[]
-  state?: string
-  detail?: string
-  origin?: string
-}
+export type { App, Circuit } from '@/api/types'
 
 export const appsQuery = (session: string) =>
   queryOptions({
@@ -17,17 +11,6 @@ export const appsQuery = (session: string) =>
     refetchInterval: 15_000,
   })
 
-export interface Circuit {
-  id: string
-  app: string
-  url: string
-  public: boolean
-  mine: boolean
-  protocol: string
-  last_used: string | null
-  shared_users: string[]
-}
-
 export const circuitsQuery = (session: string) =>
   queryOptions({
     queryKey: ['session', 'circuits', session],
@@ -35,15 +18,14 @@ export const circuitsQuery = (session: string) =>
   })
 
 export const closeCircuit = (id: string) => func<null>(`/apps/circuits/${id}`, { method: 'DELETE' })
-export const changeCircuit = (id: string, body: { public?: boolean; shared_users?: string[] }) =>
-  func<Circuit>(`/apps/circuits/${id}`, { method: 'PATCH', body })
+export const changeCircuit = (id: string, body: Partial<CircuitChange>) => func<Circuit>(`/apps/circuits/${id}`, { method: 'PATCH', body })
 
 /**
  * Starts an app and answers the address that lets this browser in, once.
  */
 export async function enterApp(session: string, app: string): Promise<string> {
-  const t = await func<{ circuit: string }>(`/session/${session}/tickets`, { body: { app } })
-  return (await func<{ url: string }>(`/apps/circuits/${t.circuit}/enter`, { body: {} })).url
+  const t = await func<TicketReply>(`/session/${session}/tickets`, { body: { app } })
+  return (await func<Entry>(`/apps/circuits/${t.circuit}/enter`, { body: {} })).url
 }
 
 /** Apps that a browser can show. */

@@ -7,7 +7,7 @@ import { editorLinks } from '@/session/SessionParts'
 import { AppShare } from './AppShare'
 import type { Circuit } from './queries'
 
-const circuit: Circuit = {
+const circuit = {
   id: 'c1',
   app: 'jupyter',
   url: 'https://apps.example.org/x',
@@ -16,7 +16,7 @@ const circuit: Circuit = {
   protocol: 'http',
   last_used: null,
   shared_users: ['ada@example.org'],
-}
+} as unknown as Circuit
 const dialog = (onClose = vi.fn()) => <AppShare open onClose={onClose} session="s1" name="lab" of={circuit} />
 
 test('somebody is added to those who have an app already, and taken away again', async () => {

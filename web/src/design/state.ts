@@ -1,6 +1,6 @@
 export type State = 'running' | 'waiting' | 'changing' | 'ended' | 'failed'
 
-const states: Record<string, State> = {
+export const states: Readonly<Record<string, State>> = {
   PENDING: 'waiting',
   SCHEDULED: 'changing',
   PREPARING: 'changing',
@@ -18,16 +18,19 @@ const states: Record<string, State> = {
   LEFT: 'ended',
   CORDONED: 'waiting',
   ready: 'running',
+  mounted: 'running',
   performing: 'changing',
   cloning: 'changing',
   'delete-pending': 'ended',
   'delete-ongoing': 'changing',
+  'delete-complete': 'ended',
   error: 'failed',
   'delete-error': 'failed',
   active: 'running',
   inactive: 'ended',
   deleted: 'ended',
   'before-verification': 'waiting',
+  done: 'running',
   success: 'running',
   denied: 'failed',
   failed: 'failed',
@@ -36,13 +39,13 @@ const states: Record<string, State> = {
 
 /** Which of the five states a status of the wire belongs to. What is not known is not called running. */
 export function stateOf(status: string, result = ''): State {
-  if (status === 'TERMINATED' && result === 'FAILURE') return 'failed'
+  if (status === 'TERMINATED' && result.toUpperCase() === 'FAILURE') return 'failed'
   return states[status] ?? states[status.toLowerCase()] ?? 'ended'
 }
 
 export function wordOf(status: string, result = ''): string {
-  if (status === 'TERMINATED' && result === 'FAILURE') return 'FAILED'
-  if (status === 'TERMINATED' && result === 'SUCCESS') return 'SUCCEEDED'
+  if (status === 'TERMINATED' && result.toUpperCase() === 'FAILURE') return 'FAILED'
+  if (status === 'TERMINATED' && result.toUpperCase() === 'SUCCESS') return 'SUCCEEDED'
   return status
 }
 

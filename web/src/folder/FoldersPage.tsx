@@ -301,7 +301,7 @@ function Make({ open, onClose }: { open: boolean; onClose: () => void }) {
             label={t('folder.host')}
             value={host ?? hosts.data?.default ?? null}
             onChange={setHost}
-            data={hosts.data!.allowed.map((h) => ({ value: h, label: h, disabled: !!hosts.data!.volume_info[h]?.problem }))}
+            data={hosts.data!.allowed.map((h) => ({ value: h, label: h, disabled: !!hosts.data!.volume_info?.[h]?.problem }))}
           />
         )}
         <Checkbox label={t('folder.cloneable')} checked={cloneable} onChange={(e) => setCloneable(e.currentTarget.checked)} />

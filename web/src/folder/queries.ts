@@ -1,22 +1,9 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
+import type { FolderHosts, FolderItem, FolderShareList, InvitationList, InvitedUsers, Quota, Ticket } from '@/api/types'
 
-export interface Folder {
-  id: string
-  name: string
-  host: string
-  status: string
-  status_info?: string
-  usage_mode: string
-  permission: string
-  ownership_type: string
-  user_email: string | null
-  group_name: string | null
-  is_owner: boolean
-  cloneable: boolean
-  created_at: string
-  cur_size: number | null
-}
+export type { Quota } from '@/api/types'
+export type Folder = FolderItem
 
 export interface FolderDetail extends Folder {
   used_bytes: number | null
@@ -34,12 +21,11 @@ export const foldersQuery = queryOptions({
 export const folderQuery = (id: string) =>
   queryOptions({ queryKey: ['folder', 'one', id], queryFn: () => func<FolderDetail>(`/folders/${encodeURIComponent(id)}`) })
 
-export interface Hosts {
-  default: string
-  allowed: string[]
-  volume_info: Record<string, { usage: { percentage: number | null }; problem?: string }>
-}
-export const hostsQuery = queryOptions({ queryKey: ['folder', 'hosts'], staleTime: 30_000, queryFn: () => func<Hosts>('/folders/_/hosts') })
+export const hostsQuery = queryOptions({
+  queryKey: ['folder', 'hosts'],
+  staleTime: 30_000,
+  queryFn: () => func<FolderHosts>('/folders/_/hosts'),
+})
 
 export const createFolder = (body: {
   name: string
@@ -80,24 +66,11 @@ export const renameFile = (id: string, target_path: string, new_name: string) =>
 export const deleteFiles = (id: string, files: string[]) =>
   func<unknown>(`/folders/${id}/delete-files`, { method: 'DELETE', body: { files, recursive: true } })
 
-interface Ticket {
-  url: string
-  token: string
-  /** Names an upload, so that it can be asked for again. */
-  upload?: string
-}
 /** The right to send a file; with `resume` to an upload that was begun before. */
 export const askUpload = (id: string, path: string, size: number, resume?: string) =>
   func<Ticket>(`/folders/${id}/request-upload`, { body: { path, size, ...(resume ? { resume } : {}) } })
 export const moveFile = (id: string, src: string, dst: string) => func<unknown>(`/folders/${id}/move-file`, { body: { src, dst } })
 
-export interface Quota {
-  used_bytes: number | null
-  limit_bytes: number | null
-  lower_bound: boolean
-  quota_scope_id: string
-  host: string
-}
 /** What the owner of a folder uses and may use on its host. */
 export const quotaQuery = (folder: string) =>
   queryOptions({
@@ -114,39 +87,26 @@ export async function downloadAddress(id: string, files: string[], archive: bool
   return `${t.url}${t.url.includes('?') ? '&' : '?'}token=${encodeURIComponent(t.token)}`
 }
 
-export interface Invitation {
-  id: string
-  inviter: string
-  invitee: string
-  perm: string
-  vfolder_id: string
-  vfolder_name: string
-  created_at: string
-  state: string
-}
+export type { Invitation } from '@/api/types'
 export const invitationsQuery = queryOptions({
   queryKey: ['folder', 'invitations'],
-  queryFn: async () => (await func<{ invitations: Invitation[] }>('/folders/invitations/list')).invitations,
+  queryFn: async () => (await func<InvitationList>('/folders/invitations/list')).invitations,
 })
 export const sentQuery = queryOptions({
   queryKey: ['folder', 'sent'],
-  queryFn: async () => (await func<{ invitations: Invitation[] }>('/folders/invitations/list-sent')).invitations,
+  queryFn: async () => (await func<InvitationList>('/folders/invitations/list-sent')).invitations,
 })
 export const invite = (id: string, perm: string, emails: string[]) =>
-  func<{ invited_ids: string[] }>(`/folders/${id}/invite`, { body: { perm, emails } })
+  func<InvitedUsers>(`/folders/${id}/invite`, { body: { perm, emails } })
 export const acceptInvitation = (inv_id: string) => func<unknown>('/folders/invitations/accept', { body: { inv_id } })
 export const declineInvitation = (inv_id: string) => func<unknown>('/folders/invitations/delete', { method: 'DELETE', body: { inv_id } })
 
-export interface Share {
-  vfolder_id: string
-  perm: string
-  shared_to: { uuid: string; email: string }
-}
+export type { FolderShare as Share } from '@/api/types'
 export const sharesQuery = (id: string) =>
   queryOptions({
     queryKey: ['folder', 'shares', id],
     queryFn: async () =>
-      (await func<{ shared: Share[] }>('/folders/_/shared', { query: { vfolder_id: dashed(id) } })).shared.filter(
+      (await func<FolderShareList>('/folders/_/shared', { query: { vfolder_id: dashed(id) } })).shared.filter(
         (s) => s.vfolder_id.replace(/-/g, '') === id.replace(/-/g, ''),
       ),
   })

@@ -4,16 +4,17 @@ import { Link, useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import { AppButton } from '@/app/AppButton'
 import { forBrowser } from '@/app/queries'
-import { amount, slotLine, slotName } from '@/design/amounts'
+import { slotLine, slotName } from '@/design/amounts'
 import { Icon } from '@/design/icons'
 import { Ago, Cli, ConfirmAction, EmptyState, ErrorState, Meter, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
 import { foldersQuery } from '@/folder/queries'
 import { ImageMark } from '@/image/ImageMark'
-import { agentsQuery, limitsQuery, schedulerQuery, type Limit } from '@/resource/queries'
+import { limitsQuery, type Limit } from '@/resource/queries'
 import { useAgain } from '@/session/again'
 import { mineQuery, recentQuery, useEnd, type Session } from '@/session/queries'
 import { isSuper, useMe, useProject } from '@/tenancy/me'
-import { t, tAny } from '@/words'
+import { t } from '@/words'
+import { ForAdministrators } from './ForAdministrators'
 import { announcementQuery } from './queries'
 import { Tour, useTour } from './Tour'
 
@@ -129,7 +130,7 @@ export function HomePage() {
           )}
         </div>
         <div className="stack wide">
-          {isSuper(me) && <ClusterNow />}
+          {isSuper(me) && <ForAdministrators />}
           <Left />
           <Folders />
         </div>
@@ -275,62 +276,4 @@ function Left() {
 
 function bindingOf(l: Limit) {
   return { what: l.what, level: l.levels.find((x) => x.binds) ?? l.levels[0] }
-}
-
-/** For administrators: who uses the cluster, and what waits. */
-function ClusterNow() {
-  const sched = useQuery(schedulerQuery)
-  const agents = useQuery(agentsQuery)
-  const sums: Record<string, { used: number; all: number }> = {}
-  for (const g of sched.data?.scaling_groups ?? []) {
-    for (const [slot, all] of Object.entries(g.capacity)) {
-      const at = (sums[slot] ??= { used: 0, all: 0 })
-      at.all += amount(all) ?? 0
-      at.used += amount(g.occupied[slot]) ?? 0
-    }
-  }
-  const waiting = (sched.data?.scaling_groups ?? []).reduce((n, g) => n + g.pending, 0)
-  const reasons: Record<string, number> = {}
-  for (const g of sched.data?.scaling_groups ?? []) for (const [r, n] of Object.entries(g.reasons)) reasons[r] = (reasons[r] ?? 0) + n
-  const lost = agents.data?.filter((a) => a.status !== 'ALIVE').length ?? 0
-  return (
-    <Panel
-      title={t('home.cluster')}
-      acts={
-        <Link to="/admin/cluster" className="small">
-          {t('do.open')}
-        </Link>
-      }>
-      {sched.isError ? (
-        <ErrorState error={sched.error} retry={() => void sched.refetch()} />
-      ) : !sched.data ? (
-        <Skeleton lines={3} />
-      ) : (
-        <div className="stack">
-          {Object.entries(sums)
-            .sort(([a], [b]) => (a === 'cpu' ? -1 : b === 'cpu' ? 1 : a.localeCompare(b)))
-            .map(([slot, s]) => (
-              <Meter key={slot} slot={slot} used={s.used} of={s.all} label={slotName(slot)} />
-            ))}
-          <div className="row small">
-            <span className="grow soft">{t('nav.agents')}</span>
-            <span>
-              {agents.data ? agents.data.length - lost : '–'}
-              {lost > 0 && <span style={{ color: 'var(--b-failed)' }}> · {t('agent.lost', { n: lost })}</span>}
-            </span>
-          </div>
-          <div className="row small">
-            <span className="grow soft">{t('home.queue')}</span>
-            <span>{waiting}</span>
-          </div>
-          {Object.entries(reasons).map(([r, n]) => (
-            <div key={r} className="row small">
-              <span className="grow dim">{tAny(`reason.${r}`, r)}</span>
-              <span className="dim">{n}</span>
-            </div>
-          ))}
-        </div>
-      )}
-    </Panel>
-  )
 }

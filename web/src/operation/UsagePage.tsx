@@ -12,7 +12,9 @@ import { exact } from '@/design/time'
 import { schedulerQuery, slotsQuery } from '@/resource/queries'
 import { isSuper, useMe } from '@/tenancy/me'
 import { t, type Word } from '@/words'
-import { pricesQuery, removePrice, setPrice, usageQuery } from './queries'
+import { pricesQuery, removePrice, seriesQuery, setPrice, usageQuery } from './queries'
+import { periodOf, seriesCSV } from './trend'
+import { UsageTrend } from './UsageTrend'
 
 const route = getRouteApi('/admin/usage')
 const groupings = ['project', 'user', 'domain', 'resource-group'] as const
@@ -52,12 +54,15 @@ export function UsagePage() {
   const me = useMe()
   const search = route.useSearch()
   const go = useNavigate({ from: '/admin/usage' })
-  const tab = search.tab === 'prices' && isSuper(me) ? 'prices' : 'report'
+  const tab = search.tab === 'prices' && isSuper(me) ? 'prices' : search.tab === 'trend' ? 'trend' : 'report'
   useTitle(t('nav.usage'))
   const choices = months(new Date())
+  if (tab === 'trend') choices.splice(1, 0, { value: 'year', label: t('usage.year') })
   const month = choices.some((m) => m.value === search.month) ? search.month! : choices[0]!.value
+  const span = periodOf(month, new Date())
   const by = groupings.find((g) => g === search.by) ?? 'project'
   const q = useQuery({ ...usageQuery(month, by), enabled: tab === 'report' })
+  const trend = useQuery({ ...seriesQuery(span.query, span.step, by), enabled: tab === 'trend' })
   const [making, setMaking] = useState(false)
   const set = (part: Partial<typeof search>) => void go({ search: (old) => ({ ...old, ...part }), replace: true })
   return (
@@ -70,20 +75,26 @@ export function UsagePage() {
             onClick={() => q.data && saveText(`usage-${month}-${by}.csv`, reportCSV(q.data))}>
             {t('usage.csv')}
           </Button>
+        ) : tab === 'trend' ? (
+          <Button
+            leftSection={<Icon name="download" />}
+            disabled={!trend.data?.reports.some((r) => r.rows.length)}
+            onClick={() => trend.data && saveText(`usage-${month}-${by}-by-${span.step}.csv`, seriesCSV(trend.data))}>
+            {t('usage.csv')}
+          </Button>
         ) : (
           <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setMaking(true)}>
             {t('price.new')}
           </Button>
         )}
       </PageHead>
-      {isSuper(me) && (
-        <Tabs value={tab} onChange={(v) => void go({ search: v === 'prices' ? { tab: v } : {}, replace: true })}>
-          <Tabs.List>
-            <Tabs.Tab value="report">{t('usage.report')}</Tabs.Tab>
-            <Tabs.Tab value="prices">{t('usage.prices')}</Tabs.Tab>
-          </Tabs.List>
-        </Tabs>
-      )}
+      <Tabs value={tab} onChange={(v) => void go({ search: v && v !== 'report' ? { tab: v } : {}, replace: true })}>
+        <Tabs.List>
+          <Tabs.Tab value="report">{t('usage.report')}</Tabs.Tab>
+          <Tabs.Tab value="trend">{t('usage.overtime')}</Tabs.Tab>
+          {isSuper(me) && <Tabs.Tab value="prices">{t('usage.prices')}</Tabs.Tab>}
+        </Tabs.List>
+      </Tabs>
       {tab === 'prices' ? (
         <Prices making={making} onMade={() => setMaking(false)} />
       ) : (
@@ -95,7 +106,7 @@ export function UsagePage() {
                 type="button"
                 className="chip"
                 aria-pressed={by === g}
-                onClick={() => set({ by: g === 'project' ? undefined : g } as Partial<typeof search>)}>
+                onClick={() => set({ by: g === 'project' ? undefined : g, of: undefined } as Partial<typeof search>)}>
                 {t(`usage.by.${g}` as Word)}
               </button>
             ))}
@@ -110,25 +121,38 @@ export function UsagePage() {
               onChange={(v) => set({ month: v && v !== choices[0]!.value ? v : undefined } as Partial<typeof search>)}
             />
           </div>
-          <div className="panel">
-            <Listing<UsageRow>
-              label={t('usage.report')}
-              columns={reportColumns(by, q.data)}
-              rows={q.data?.rows}
-              rowKey={(r) => r.key}
-              error={q.error}
-              retry={() => void q.refetch()}
-              empty={<EmptyState title={t('usage.none')} cli={`berth usage report --month ${month} --by ${by}`} />}
-              foot={
-                q.data && (
-                  <>
-                    <span>{q.data.cost ? t('usage.total', { n: Number(q.data.cost).toLocaleString() }) : t('usage.noprice')}</span>
-                    <span className="end">{t('usage.until', { at: exact(q.data.now) })}</span>
-                  </>
-                )
-              }
+          {tab === 'trend' ? (
+            <UsageTrend
+              by={by}
+              series={trend.data}
+              error={trend.error}
+              retry={() => void trend.refetch()}
+              figure={search.figure}
+              one={search.of}
+              cli={month === 'year' ? `berth usage report --by ${by}` : `berth usage report --month ${month} --by ${by}`}
+              set={(part) => set(part as Partial<typeof search>)}
             />
-          </div>
+          ) : (
+            <div className="panel">
+              <Listing<UsageRow>
+                label={t('usage.report')}
+                columns={reportColumns(by, q.data)}
+                rows={q.data?.rows}
+                rowKey={(r) => r.key}
+                error={q.error}
+                retry={() => void q.refetch()}
+                empty={<EmptyState title={t('usage.none')} cli={`berth usage report --month ${month} --by ${by}`} />}
+                foot={
+                  q.data && (
+                    <>
+                      <span>{q.data.cost ? t('usage.total', { n: Number(q.data.cost).toLocaleString() }) : t('usage.noprice')}</span>
+                      <span className="end">{t('usage.until', { at: exact(q.data.now) })}</span>
+                    </>
+                  )
+                }
+              />
+            </div>
+          )}
         </>
       )}
     </div>

@@ -1,61 +1,30 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
-import type { UsagePrice, UsagePrices, UsageReport } from '@/api/types'
-import type { Page } from '@/design/paged'
+import type { Announcement, FindingList, Finding, ManagerStatus, UsagePrice, UsagePrices, UsageReport, UsageSeries } from '@/api/types'
 
 export const announcementQuery = queryOptions({
   queryKey: ['operation', 'announcement'],
   staleTime: 60_000,
-  queryFn: () => func<{ enabled: boolean; message: string }>('/manager/announcement'),
+  queryFn: () => func<Announcement>('/manager/announcement'),
 })
 export const announce = (enabled: boolean, message: string) => func<null>('/manager/announcement', { body: { enabled, message } })
 
-export interface Finding {
-  severity: string
-  kind: string
-  object: string
-  detail: string
-  next: string
-}
+export type { Finding } from '@/api/types'
 
 /** Whether the cluster answers; for administrators, what is wrong with it. */
 export const healthQuery = (admin: boolean) =>
   queryOptions({
     queryKey: ['operation', 'health', admin],
     queryFn: async (): Promise<Finding[]> => {
-      if (admin) return (await func<{ findings: Finding[] }>('/manager/doctor')).findings
+      if (admin) return (await func<FindingList>('/manager/doctor')).findings
       await func<unknown>('/auth')
       return []
     },
   })
 
-export interface AuditEntry {
-  id: number
-  at: string
-  action: string
-  object: string
-  result: string
-  email: string
-  role: string
-  domain_name: string
-  address: string
-  request_id: string
-  reason?: string
-  changes: { table: string; key: string; before: Record<string, unknown> | null; after: Record<string, unknown> | null }[]
-  change_count: number
-}
-
-export async function listAudit(filter: string, limit: number, offset: number, signal: AbortSignal): Promise<Page<AuditEntry>> {
-  const d = await func<{ items: AuditEntry[]; total_count: number }>('/audit', {
-    query: { filter: filter || undefined, order: '-id', limit, offset },
-    signal,
-  })
-  return { items: d.items, total: d.total_count }
-}
-
 export const clusterStatusQuery = queryOptions({
   queryKey: ['operation', 'status'],
-  queryFn: () => func<{ status: string; active_sessions: number; nodes: { id: string; version: string }[] }>('/manager/status'),
+  queryFn: () => func<ManagerStatus>('/manager/status'),
 })
 export const setClusterStatus = (status: string) => func<null>('/manager/status', { method: 'PUT', body: { status, force_kill: false } })
 
@@ -64,6 +33,12 @@ export const usageQuery = (month: string, by: string) =>
   queryOptions({
     queryKey: ['operation', 'usage', month, by],
     queryFn: () => func<UsageReport>('/usage/report', { query: { month, by } }),
+  })
+/** What was held step by step. */
+export const seriesQuery = (query: Record<string, string>, step: string, by: string) =>
+  queryOptions({
+    queryKey: ['operation', 'series', query, step, by],
+    queryFn: ({ signal }) => func<UsageSeries>('/usage/series', { query: { ...query, step, by }, signal }),
   })
 export const pricesQuery = queryOptions({
   queryKey: ['operation', 'prices'],

@@ -1,25 +1,13 @@
 import { queryOptions, useQuery } from '@tanstack/react-query'
 import { lazy, Suspense } from 'react'
 import { func } from '@/api/http'
+import type { History, Point } from '@/api/types'
 import { bytes } from '@/design/amounts'
 import { ErrorState, Panel, Skeleton } from '@/design/parts'
 import type { Series } from '@/session/Charts'
 import { t } from '@/words'
 
 const Chart = lazy(() => import('@/session/Charts'))
-
-interface Point {
-  at: string
-  cpu_util?: number
-  mem?: number
-  net_rx?: number
-  net_tx?: number
-}
-
-interface History {
-  step_seconds: number
-  series: { points: Point[] }[]
-}
 
 /** What all machines used together in the last three hours; a minute later there is one point more. */
 export const clusterUseQuery = queryOptions({
@@ -29,7 +17,7 @@ export const clusterUseQuery = queryOptions({
 })
 
 /** One figure over time. Steps of which nothing is known are gaps, never zeros. */
-export function seriesOf(h: History, of: (p: Point) => number | undefined): Series {
+export function seriesOf(h: Pick<History, 'step_seconds' | 'series'>, of: (p: Point) => number | null | undefined): Series {
   const out: Series = { at: [], values: [] }
   for (const p of h.series[0]?.points ?? []) {
     const at = Date.parse(p.at) / 1000
@@ -44,12 +32,12 @@ export function seriesOf(h: History, of: (p: Point) => number | undefined): Seri
   return out
 }
 
-const figures: { id: 'cpu' | 'mem' | 'net'; of: (p: Point) => number | undefined; format: (n: number) => string }[] = [
-  { id: 'cpu', of: (p) => (p.cpu_util === undefined ? undefined : p.cpu_util / 100), format: (n) => n.toFixed(1).replace(/\.0$/, '') },
+const figures: { id: 'cpu' | 'mem' | 'net'; of: (p: Point) => number | null | undefined; format: (n: number) => string }[] = [
+  { id: 'cpu', of: (p) => (p.cpu_util == null ? null : p.cpu_util / 100), format: (n) => n.toFixed(1).replace(/\.0$/, '') },
   { id: 'mem', of: (p) => p.mem, format: (n) => bytes(n) },
   {
     id: 'net',
-    of: (p) => (p.net_rx === undefined || p.net_tx === undefined ? undefined : p.net_rx + p.net_tx),
+    of: (p) => (p.net_rx == null || p.net_tx == null ? null : p.net_rx + p.net_tx),
     format: (n) => `${bytes(n)}/s`,
   },
 ]

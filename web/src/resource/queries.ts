@@ -1,43 +1,32 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func, gql, mutate, parsed } from '@/api/http'
-import type { Limits } from '@/api/types'
+import type {
+  AgentWork,
+  GroupStatus,
+  Limits,
+  PresetCheck,
+  ResourceGroup as WireGroup,
+  SchedulerStatus,
+  SchedulingPolicies,
+} from '@/api/types'
 
-export interface Limit {
-  kind: string
-  what: string
-  remaining: string
-  levels: { level: string; name: string; policy?: string; limit: string; using: string; remaining: string; binds: boolean }[]
-}
+export type { Limit } from '@/api/types'
 
 export const limitsQuery = (group: string) =>
   queryOptions({
     queryKey: ['resource', 'limits', group],
-    queryFn: async () => (await func<{ limits: Limit[] }>('/resource/limits', { query: { group } })).limits,
+    queryFn: async () => (await func<Limits>('/resource/limits', { query: { group } })).limits,
     refetchInterval: 30_000,
   })
 
-export interface Preset {
-  id: string
-  name: string
-  resource_slots: Record<string, string>
-  shared_memory: number | null
-  allocatable: boolean
-  scaling_group_name?: string
-}
-export interface Presets {
-  presets: Preset[]
-  keypair_limits: Record<string, string>
-  keypair_using: Record<string, string>
-  keypair_remaining: Record<string, string>
-  scaling_group_remaining: Record<string, string>
-  scaling_groups: Record<string, { using: Record<string, string>; remaining: Record<string, string> }>
-}
+export type { Preset } from '@/api/types'
 
 export const presetsQuery = (group: string, scalingGroup?: string) =>
   queryOptions({
     queryKey: ['resource', 'presets', group, scalingGroup ?? ''],
     refetchInterval: 20_000,
-    queryFn: () => func<Presets>('/resource/check-presets', { body: scalingGroup ? { group, scaling_group: scalingGroup } : { group } }),
+    queryFn: () =>
+      func<PresetCheck>('/resource/check-presets', { body: scalingGroup ? { group, scaling_group: scalingGroup } : { group } }),
   })
 
 export const groupsForQuery = (group: string) =>
@@ -105,48 +94,28 @@ export const agentsQuery = queryOptions({
   },
 })
 
-export interface AgentDetail {
-  id: string
-  sessions: { id: string; name: string; type: string; status: string; user_email: string; created_at: string; containers: unknown }[]
-  session_count: number
-}
-
 export const agentQuery = (id: string) =>
   queryOptions({
     queryKey: ['resource', 'agent', id],
-    queryFn: () => func<AgentDetail>(`/resource/agents/${encodeURIComponent(id)}`),
+    queryFn: () => func<AgentWork>(`/resource/agents/${encodeURIComponent(id)}`),
     refetchInterval: 10_000,
   })
 
 export const cordon = (id: string, schedulable: boolean) =>
   func<unknown>(`/resource/agents/${encodeURIComponent(id)}`, { method: 'PATCH', body: { schedulable } })
 
-export interface SchedulerGroup {
-  name: string
-  is_active: boolean
-  scheduler: string
-  placement: string
-  pending: number
-  running: number
-  reasons: Record<string, number>
-  agents_alive: number
-  agents_cordoned: number
-  agents_lost: number
-  capacity: Record<string, string>
-  occupied: Record<string, string>
-  warning?: string
-}
+export type SchedulerGroup = GroupStatus
 
 export const schedulerQuery = queryOptions({
   queryKey: ['resource', 'scheduler'],
   refetchInterval: 10_000,
-  queryFn: () => func<{ scaling_groups: SchedulerGroup[]; leader: boolean; last_pass: string }>('/manager/scheduler'),
+  queryFn: () => func<SchedulerStatus>('/manager/scheduler'),
 })
 
 export const schedulingChoicesQuery = queryOptions({
   queryKey: ['resource', 'choices'],
   staleTime: Infinity,
-  queryFn: () => func<{ orders: string[]; placements: string[] }>('/config/scheduling-policies'),
+  queryFn: () => func<SchedulingPolicies>('/config/scheduling-policies'),
 })
 
 export const setScheduler = (group: string, body: Record<string, unknown>) =>
@@ -298,12 +267,7 @@ export const registriesQuery = queryOptions({
 })
 export const rescanImages = () => mutate('mutation { rescan_images { ok msg } }')
 
-export interface ResourceGroup {
-  name: string
-  description: string | null
-  is_active: boolean
-  is_public: boolean
-}
+export type ResourceGroup = Pick<WireGroup, 'name' | 'description' | 'is_active' | 'is_public'>
 export const resourceGroupsQuery = queryOptions({
   queryKey: ['resource', 'groups', 'all'],
   queryFn: async () =>

@@ -533,7 +533,7 @@ function Verdict({
   dry,
 }: {
   dry: {
-    data: { waits: boolean; msg: string; estimate?: string; remedies?: string[]; placements?: { agent: string }[] } | undefined
+    data: { waits: boolean; msg: string; estimate?: string | null; remedies?: string[]; placements?: { agent: string }[] } | undefined
     error: unknown
     isFetching: boolean
   }

@@ -1,5 +1,15 @@
 import { queryOptions, useMutation, useQueryClient } from '@tanstack/react-query'
 import { func, funcBytes, funcText, gql, parsed, quoted } from '@/api/http'
+import type {
+  CreatedSession,
+  Explanation as WireExplanation,
+  IdleCheck as WireIdleCheck,
+  KeptAlive,
+  SessionInfo,
+  SessionMount,
+  SessionMove,
+  FileInfo,
+} from '@/api/types'
 import type { Page } from '@/design/paged'
 import { live, over } from '@/design/state'
 import { firstOf, tarOf } from './tar'
@@ -126,20 +136,8 @@ export interface Kernel {
 /** What was measured of a kernel; what was not is absent. */
 export type Stat = Record<string, { current: string; capacity?: string; unit_hint?: string }>
 
-export interface Mount {
-  id: string
-  name: string
-  target: string
-  permission: string
-}
-export interface IdleCheck {
-  remaining: number | null
-  phase: string
-  why: string
-  ends_at: string | null
-  source: string
-  dry_run: boolean
-}
+export type Mount = SessionMount
+export type IdleCheck = Pick<WireIdleCheck, 'remaining' | 'phase' | 'why' | 'ends_at' | 'source' | 'dry_run'>
 export interface Explanation {
   reason: string
   msg: string
@@ -214,26 +212,13 @@ export const sessionQuery = (id: string) =>
     refetchInterval: (q) => (q.state.data && over.includes(q.state.data.status) ? false : 5_000),
   })
 
-export interface Info {
-  environ: string
-  vfolder_mounts: Mount[]
-  exitCode: number | null
-}
+/** The wire has the environment as JSON inside of text. */
+export type Info = Pick<SessionInfo, 'vfolder_mounts' | 'exitCode'> & { environ: string }
 
 export const sessionInfoQuery = (id: string) =>
   queryOptions({ queryKey: ['session', 'info', id], queryFn: () => func<Info>(`/session/${id}`) })
 
-export interface Move {
-  seq: number
-  event: string
-  from: string
-  to: string
-  reason: string
-  detail: string
-  at: string
-  exitCode: number | null
-  kernel: string
-}
+export type Move = SessionMove
 
 export const movesQuery = (id: string) =>
   queryOptions({
@@ -268,20 +253,11 @@ export interface CreateBody {
   }
 }
 
-export interface DryRun {
-  waits: boolean
-  msg: string
-  reason: string
-  estimate?: string
-  remedies?: string[]
-  position?: number
-  queue?: number
-  placements?: { agent: string }[]
-  scalingGroup: string
-}
+/** What would happen. */
+export type DryRun = WireExplanation
 
 export const dryRun = (body: CreateBody, signal: AbortSignal) => func<DryRun>('/session', { body, query: { dry_run: true }, signal })
-export const createSession = (body: CreateBody) => func<{ sessionId: string; sessionName: string }>('/session', { body })
+export const createSession = (body: CreateBody) => func<CreatedSession>('/session', { body })
 export const endSession = (id: string, forced = false) =>
   func<unknown>(`/session/${id}`, { method: 'DELETE', query: { wait: 0, ...(forced ? { forced: true } : {}) } })
 
@@ -298,14 +274,9 @@ export function useEnd() {
   })
 }
 
-export const keepAlive = (id: string, length: string) => func<{ until: string }>(`/session/${id}/keep-alive`, { body: { for: length } })
+export const keepAlive = (id: string, length: string) => func<KeptAlive>(`/session/${id}/keep-alive`, { body: { for: length } })
 
-export interface SessionFile {
-  filename: string
-  mode: string
-  size: number
-  mtime: number
-}
+export type SessionFile = Pick<FileInfo, 'filename' | 'mode' | 'size' | 'mtime'>
 
 export const sessionFilesQuery = (id: string, path: string) =>
   queryOptions({

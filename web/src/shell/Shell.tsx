@@ -1,8 +1,9 @@
 import { Menu, Modal, Tooltip, useMantineColorScheme } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, Outlet, useLocation, useNavigate } from '@tanstack/react-router'
-import { useEffect, useMemo, useRef, useState } from 'react'
+import { Fragment, useEffect, useMemo, useRef, useState } from 'react'
 import { follow, useLink } from '@/api/live'
+import { useNarrow } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { KeyHint, toast } from '@/design/parts'
 import { span, useNow } from '@/design/time'
@@ -16,7 +17,7 @@ import { Mark } from './Gate'
 import { useKeys } from './keys'
 import { Notices } from './Notices'
 import { Palette } from './Palette'
-import { placesOf } from './places'
+import { barOf, placesOf, type Place } from './places'
 import './shell.css'
 
 /** Events after which there may be something to tell. */
@@ -34,6 +35,8 @@ export function Shell() {
   const { colorScheme, setColorScheme } = useMantineColorScheme()
   const main = useRef<HTMLElement>(null)
   const places = placesOf(me)
+  const narrow = useNarrow()
+  const [first, rest] = barOf(places)
 
   useEffect(() => {
     let later: ReturnType<typeof setTimeout> | undefined
@@ -108,10 +111,10 @@ export function Shell() {
           <Mark />
           <span>Berth</span>
         </Link>
-        {places.map((p, i) => (
-          <span key={p.to} style={{ display: 'contents' }}>
+        {(narrow ? first : places).map((p, i) => (
+          <Fragment key={p.to}>
             {p.group === 'admin' && places[i - 1]?.group === 'main' && <hr />}
-            <Tooltip label={t(p.word)} position="right" disabled={!folded}>
+            <Tooltip label={t(p.word)} position="right" disabled={!folded || narrow}>
               <Link
                 to={p.to as '/'}
                 className="item"
@@ -121,8 +124,9 @@ export function Shell() {
                 <span>{t(p.word)}</span>
               </Link>
             </Tooltip>
-          </span>
+          </Fragment>
         ))}
+        {narrow && rest.length > 0 && <More places={rest} at={where.pathname} />}
         <button
           type="button"
           className="iconbtn foot"
@@ -223,6 +227,33 @@ function write(key: string, value: string) {
   } catch {
     // It holds until the page is left.
   }
+}
+
+/** The places that the bar of a narrow screen has no room for. */
+export function More({ places, at }: { places: Place[]; at: string }) {
+  const go = useNavigate()
+  const here = places.find((p) => at.startsWith(p.to))
+  return (
+    <Menu position="top-end" width={220}>
+      <Menu.Target>
+        <button type="button" className={`item${here ? ' active' : ''}`}>
+          <Icon name="more" />
+          <span>{t('nav.more')}</span>
+        </button>
+      </Menu.Target>
+      <Menu.Dropdown>
+        {places.map((p) => (
+          <Menu.Item
+            key={p.to}
+            leftSection={<Icon name={p.icon} />}
+            aria-current={p === here ? 'page' : undefined}
+            onClick={() => void go({ to: p.to as '/' })}>
+            {t(p.word)}
+          </Menu.Item>
+        ))}
+      </Menu.Dropdown>
+    </Menu>
+  )
 }
 
 /** Says since when the cluster is out of reach. Short breaks are not worth a word. */

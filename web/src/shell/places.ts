@@ -38,3 +38,11 @@ export function placesOf(me: Me): Place[] {
   if (isSuper(me)) out.push({ to: '/admin/settings', word: 'nav.settings', icon: 'settings', group: 'admin' })
   return out
 }
+
+/** How many places the bar of a narrow screen shows; the last of them opens the others. */
+const room = 5
+
+/** Divides the places: what stands in the bar of a narrow screen, and what its last button opens. */
+export function barOf(places: Place[]): [Place[], Place[]] {
+  return places.length <= room ? [places, []] : [places.slice(0, room - 1), places.slice(room - 1)]
+}

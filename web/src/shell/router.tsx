@@ -67,8 +67,8 @@ const routes = [
   page('/admin/projects', () => import('@/tenancy/ProjectsPage'), 'ProjectsPage', 'tab'),
   page('/admin/policies', () => import('@/resource/PoliciesPage'), 'PoliciesPage', 'tab'),
   page('/admin/offers', () => import('@/resource/OffersPage'), 'OffersPage', 'tab'),
-  page('/admin/usage', () => import('@/operation/UsagePage'), 'UsagePage', 'tab', 'month', 'by'),
-  page('/admin/audit', () => import('@/operation/AuditPage'), 'AuditPage', 'q', 'result'),
+  page('/admin/usage', () => import('@/operation/UsagePage'), 'UsagePage', 'tab', 'month', 'by', 'figure', 'of'),
+  page('/admin/audit', () => import('@/operation/AuditPage'), 'AuditPage', 'q', 'result', 'action', 'who', 'domain', 'from', 'until'),
   page('/admin/settings', () => import('@/operation/SettingsPage'), 'SettingsPage'),
   page('/design', () => import('@/design/DesignPage'), 'DesignPage'),
 ] as const

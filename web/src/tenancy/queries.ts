@@ -1,24 +1,50 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func, gql, mutate } from '@/api/http'
-import type { Tenancy, TenancyChange, TenancyPlan, TenancyRequest, TenancyResults, TenancySteps } from '@/api/types'
+import type {
+  AdminKeypair,
+  Domain as WireDomain,
+  Dotfile,
+  LoginList,
+  LoginsEnded,
+  Member,
+  NewToken,
+  OTPConfirmed,
+  OTPEnrolment,
+  OTPStatus,
+  Project as WireProject,
+  SSHKeypair,
+  SSHPublicKey,
+  Tenancy,
+  TenancyChange,
+  TenancyPlan,
+  TenancyRequest,
+  TenancyResults,
+  TenancySteps,
+  TokenPage,
+  TokenRequest,
+  User as WireUser,
+} from '@/api/types'
 import type { Page } from '@/design/paged'
 
-export interface User {
-  uuid: string
-  username: string
-  email: string
-  full_name: string
-  description: string
-  status: string
-  created_at: string
-  domain_name: string
-  role: string
-  resource_policy: string
-  groups: { id: string; name: string }[]
+/** What lists of users show. */
+export type User = Pick<
+  WireUser,
+  | 'uuid'
+  | 'username'
+  | 'email'
+  | 'full_name'
+  | 'description'
+  | 'status'
+  | 'created_at'
+  | 'domain_name'
+  | 'role'
+  | 'resource_policy'
+  | 'groups'
+> & {
+  main_access_key: string | null
+  allowed_client_ip: string[] | null
   totp_activated: boolean
   need_password_change: boolean
-  allowed_client_ip: string[] | null
-  main_access_key: string | null
 }
 
 const userFields =
@@ -42,17 +68,10 @@ export const createUser = (email: string, props: UserProps) =>
 export const modifyUser = (email: string, props: UserProps) =>
   mutate('mutation($e: String!, $p: ModifyUserInput!) { modify_user(email: $e, props: $p) { ok msg } }', { e: email, p: props })
 
-export interface Project {
-  id: string
-  name: string
-  description: string
-  is_active: boolean
-  created_at: string
-  domain_name: string
-  resource_policy: string
-  type: string
-  scaling_groups: string[]
-}
+export type Project = Pick<
+  WireProject,
+  'id' | 'name' | 'description' | 'is_active' | 'created_at' | 'domain_name' | 'resource_policy' | 'type' | 'scaling_groups'
+>
 
 export const projectsQuery = queryOptions({
   queryKey: ['tenancy', 'projects'],
@@ -68,13 +87,7 @@ export const createProject = (name: string, props: Record<string, unknown>) =>
 export const modifyProject = (gid: string, props: Record<string, unknown>) =>
   mutate('mutation($g: UUID!, $p: ModifyGroupInput!) { modify_group(gid: $g, props: $p) { ok msg } }', { g: gid, p: props })
 
-export interface Member {
-  uuid: string
-  email: string
-  full_name: string
-  status: string
-  is_admin: boolean
-}
+export type { Member } from '@/api/types'
 export const membersQuery = (gid: string) =>
   queryOptions({
     queryKey: ['tenancy', 'members', gid],
@@ -86,13 +99,7 @@ export const membersQuery = (gid: string) =>
       ).group_members,
   })
 
-export interface Domain {
-  name: string
-  description: string
-  is_active: boolean
-  created_at: string
-  total_resource_slots: string
-}
+export type Domain = Pick<WireDomain, 'name' | 'description' | 'is_active' | 'created_at' | 'total_resource_slots'>
 export const domainsQuery = queryOptions({
   queryKey: ['tenancy', 'domains'],
   queryFn: async () =>
@@ -112,15 +119,10 @@ export const userPoliciesQuery = queryOptions({
 })
 
 // What belongs to the person who is logged in.
-export interface OwnKeypair {
-  access_key: string
-  is_active: boolean
-  is_main: boolean
-  created_at: string
-  last_used: string | null
-  resource_policy: string
-  expires_at: string | null
-}
+export type OwnKeypair = Pick<
+  AdminKeypair,
+  'access_key' | 'is_active' | 'is_main' | 'created_at' | 'last_used' | 'resource_policy' | 'expires_at'
+>
 export const keypairsQuery = (email: string) =>
   queryOptions({
     queryKey: ['tenancy', 'keypairs', email],
@@ -138,14 +140,10 @@ export const rotateKeypair = (overlap: number) =>
     { o: overlap },
   )
 
-export const sshQuery = queryOptions({ queryKey: ['tenancy', 'ssh'], queryFn: () => func<{ ssh_public_key: string }>('/auth/ssh-keypair') })
-export const makeSsh = () => func<{ ssh_public_key: string; ssh_private_key: string }>('/auth/ssh-keypair', { method: 'PATCH' })
+export const sshQuery = queryOptions({ queryKey: ['tenancy', 'ssh'], queryFn: () => func<SSHPublicKey>('/auth/ssh-keypair') })
+export const makeSsh = () => func<SSHKeypair>('/auth/ssh-keypair', { method: 'PATCH' })
 
-export interface Dotfile {
-  path: string
-  data: string
-  permission: string
-}
+export type { Dotfile } from '@/api/types'
 export const dotfilesQuery = queryOptions({ queryKey: ['tenancy', 'dotfiles'], queryFn: () => func<Dotfile[]>('/user-config/dotfiles') })
 export const saveDotfile = (path: string, data: string, permission: string, isNew: boolean) =>
   func<unknown>('/user-config/dotfiles', {
@@ -155,65 +153,35 @@ export const saveDotfile = (path: string, data: string, permission: string, isNe
   })
 export const deleteDotfile = (path: string) => func<unknown>('/user-config/dotfiles', { method: 'DELETE', query: { path } })
 
-export interface Totp {
-  totp_activated: boolean
-  required: boolean
-  recovery_codes: number
-}
-export const totpQuery = queryOptions({ queryKey: ['tenancy', 'totp'], queryFn: () => func<Totp>('/totp') })
-export const beginTotp = () => func<{ totp_key: string; totp_uri: string }>('/totp', { body: {} })
-export const verifyTotp = (otp: string) => func<{ recovery_codes: string[] }>('/totp/verify', { body: { otp } })
+export const totpQuery = queryOptions({ queryKey: ['tenancy', 'totp'], queryFn: () => func<OTPStatus>('/totp') })
+export const beginTotp = () => func<OTPEnrolment>('/totp', { body: {} })
+export const verifyTotp = (otp: string) => func<OTPConfirmed>('/totp/verify', { body: { otp } })
 export const endTotp = () => func<null>('/totp', { method: 'DELETE' })
 
-export interface Login {
-  id: string
-  access_key: string
-  created_at: string
-  last_used: string
-  expires: string
-  address: string
-  agent: string
-}
+export type { LoginSession as Login } from '@/api/types'
 export const loginsQuery = queryOptions({
   queryKey: ['tenancy', 'logins'],
-  queryFn: async () => (await func<{ items: Login[] }>('/auth/logins')).items,
+  queryFn: async () => (await func<LoginList>('/auth/logins')).items,
 })
-export const endLogin = (id: string) => func<{ ended: number }>(`/auth/logins/${encodeURIComponent(id)}`, { method: 'DELETE' })
+export const endLogin = (id: string) => func<LoginsEnded>(`/auth/logins/${encodeURIComponent(id)}`, { method: 'DELETE' })
 
-export interface Token {
-  id: string
-  name: string
-  created_at: string
-  expires_at: string | null
-  last_used: string | null
-  read_only: boolean
-  areas: string[] | null
-}
+export type { Token } from '@/api/types'
 export const tokensQuery = queryOptions({
   queryKey: ['tenancy', 'tokens'],
-  queryFn: async () => (await func<{ items: Token[] }>('/auth/tokens')).items,
+  queryFn: async () => (await func<TokenPage>('/auth/tokens')).items,
 })
 export const createToken = (name: string, expires_in: string, read_only: boolean) =>
-  func<{ token: string }>('/auth/tokens', { body: { name, expires_in, read_only } })
+  func<NewToken>('/auth/tokens', { body: { name, expires_in, read_only } satisfies Partial<TokenRequest> })
 export const endToken = (id: string) => func<null>(`/auth/tokens/${id}`, { method: 'DELETE' })
 
 export const setFullName = (full_name: string) => func<unknown>('/auth/update-full-name', { body: { full_name } })
 export const setPassword = (old_password: string, new_password: string) =>
   func<{ error_msg?: string } | null>('/auth/update-password', { body: { old_password, new_password, new_password2: new_password } })
 
-export interface Keypair {
-  access_key: string
-  user_id: string
-  is_active: boolean
-  is_admin: boolean
-  is_main: boolean
-  resource_policy: string
-  rate_limit: number
-  num_queries: number
-  created_at: string
-  last_used: string | null
-  expires_at: string | null
-}
+export type Keypair = OwnKeypair &
+  Pick<AdminKeypair, 'user_id' | 'is_admin' | 'rate_limit'> & {
+    num_queries: number
+  }
 
 export async function listKeypairs(filter: string, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Keypair>> {
   const d = await gql<{ keypair_list: { total_count: number; items: Keypair[] } }>(

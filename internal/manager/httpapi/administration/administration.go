@@ -71,6 +71,7 @@ func (h *Handlers) Routes() []route.Route {
 		route.Signed.To("GET /metrics/projects/{p}", h.projectMetrics),
 		route.Signed.To("GET /metrics/cluster", h.clusterMetrics),
 		route.Signed.To("GET /usage/report", h.usageReport),
+		route.Signed.To("GET /usage/series", h.usageSeries),
 		route.Signed.To("GET /usage/prices", h.usagePrices),
 		route.Signed.To("POST /usage/prices", h.setUsagePrice),
 		route.Signed.To("DELETE /usage/prices/{id}", h.removeUsagePrice),

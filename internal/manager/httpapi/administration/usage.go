@@ -174,18 +174,21 @@ func usageBins(bins []usage.Bin) []admin.UsageBin {
 	return out
 }
 
+// askedUsage reads what a report is about.
+func askedUsage(p *params.Set) (usage.Period, usage.Grouping) {
+	by := usage.Grouping(p.Text("by", string(usage.ByProject)))
+	if text := p.Text("month", ""); text != "" {
+		return month(p, "month", text), by
+	}
+	return usage.Period{From: instant(p, "since"), Until: instant(p, "until")}, by
+}
+
 func (h *Handlers) usageReport(c route.Call) error {
 	p, err := c.Params()
 	if err != nil {
 		return err
 	}
-	by := usage.Grouping(p.Text("by", string(usage.ByProject)))
-	var span usage.Period
-	if text := p.Text("month", ""); text != "" {
-		span = month(p, "month", text)
-	} else {
-		span = usage.Period{From: instant(p, "since"), Until: instant(p, "until")}
-	}
+	span, by := askedUsage(p)
 	if err := p.Err(); err != nil {
 		return err
 	}
@@ -193,6 +196,31 @@ func (h *Handlers) usageReport(c route.Call) error {
 	if err != nil {
 		return err
 	}
+	return route.OK(c, reportOf(r))
+}
+
+func (h *Handlers) usageSeries(c route.Call) error {
+	p, err := c.Params()
+	if err != nil {
+		return err
+	}
+	span, by := askedUsage(p)
+	step := usage.Step(p.Text("step", string(usage.Daily)))
+	if err := p.Err(); err != nil {
+		return err
+	}
+	reports, err := h.Usage.Series(c.Context(), c.Actor(), span, by, step)
+	if err != nil {
+		return err
+	}
+	out := admin.UsageSeries{Step: string(step), Reports: make([]admin.UsageReport, len(reports))}
+	for i, r := range reports {
+		out.Reports[i] = reportOf(r)
+	}
+	return route.OK(c, out)
+}
+
+func reportOf(r usage.Report) admin.UsageReport {
 	out := admin.UsageReport{Since: api.TimeText(r.From), Until: api.TimeText(r.Until), Now: api.TimeText(r.Now), By: string(r.By),
 		Cost: money(r.Cost), Rows: make([]admin.UsageRow, 0, len(r.Rows))}
 	for _, row := range r.Rows {
@@ -203,7 +231,7 @@ func (h *Handlers) usageReport(c route.Call) error {
 		}
 		out.Rows = append(out.Rows, v)
 	}
-	return route.OK(c, out)
+	return out
 }
 
 // instant reads a time.
