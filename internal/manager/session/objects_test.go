@@ -35,7 +35,8 @@ func (w hubWorld) until(c <-chan session.Event, last session.ObjectChange) (out 
 
 // everybody's object is changed; what comes before it is all that a reader is told.
 func (w hubWorld) announce() session.ObjectChange {
-	w.Exec(`INSERT INTO cluster_settings (key, value) VALUES ('announcement', '{}') ON CONFLICT (key) DO UPDATE SET value = jsonb_build_object('n', random())`)
+	w.Exec(`INSERT INTO cluster_settings (key, value) VALUES ('announcement', '{}')
+		ON CONFLICT (key) DO UPDATE SET value = jsonb_build_object('n', random())`)
 	return session.ObjectChange{Noun: "announcement", ID: "announcement", Kind: session.ObjectChanged}
 }
 

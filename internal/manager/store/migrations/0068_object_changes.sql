@@ -25,7 +25,7 @@ DECLARE
     old_row jsonb := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) END;
     new_row jsonb := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) END;
     part    boolean := TG_TABLE_NAME IN ('project_members', 'folder_permissions');
-    unseen  text[] := ARRAY['modified_at', 'updated_at', 'last_used', 'changed'];
+    unseen  text[] := ARRAY['modified_at', 'updated_at', 'last_used', 'changed', 'sized_at', 'tried', 'tried_at'];
     whose   uuid;
 BEGIN
     IF TG_OP = 'UPDATE' AND old_row - unseen = new_row - unseen THEN
