@@ -84,6 +84,19 @@ func (e Event) Session() (SessionEvent, error) {
 	return s, nil
 }
 
+// The names of events of a stream that was asked for with objects=true. ObjectsResync has no data: look at everything again.
+const (
+	ObjectEvent   = "object_changed"
+	ObjectsResync = "resync"
+)
+
+// ObjectChange is the data of object_changed: what happened to an object that is no session, without its content.
+type ObjectChange struct {
+	Noun string `json:"noun"` // such as folder, agent, user
+	ID   string `json:"id"`
+	Kind string `json:"kind"` // made, changed or deleted
+}
+
 // TaskEvent is the data of background-task events.
 type TaskEvent struct {
 	TaskID  string  `json:"task_id"`

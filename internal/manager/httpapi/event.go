@@ -60,6 +60,13 @@ func (s *eventStream) send(name string, id int64, retry int, data any) error {
 	return s.flush()
 }
 
+func (s *eventStream) object(o session.ObjectChange) error {
+	if o.Kind == session.ObjectsResync {
+		return s.send(api.ObjectsResync, 0, 0, api.Empty{})
+	}
+	return s.send(api.ObjectEvent, 0, 0, api.ObjectChange{Noun: o.Noun, ID: o.ID, Kind: o.Kind})
+}
+
 func (s *eventStream) comment() error {
 	s.buf.Reset()
 	s.buf.WriteString(": keep-alive\n\n")
@@ -118,6 +125,10 @@ func (a *API) sessionEvents(c *call) error {
 		return err
 	}
 	follow := p.Flag("follow", true)
+	f.Objects = p.Flag("objects", false) // our extension: official clients do not know these events
+	if f.Objects && f.Session != "" {
+		p.Fail("objects", "goes with the events of all sessions only")
+	}
 	if err := p.Err(); err != nil {
 		return err
 	}
@@ -160,6 +171,12 @@ func (a *API) sessionEvents(c *call) error {
 			}
 			if !open {
 				return nil // a client that was too slow comes back with the last id it saw
+			}
+			if e.Object != nil {
+				if err := s.object(*e.Object); err != nil {
+					return err
+				}
+				continue
 			}
 			if f.Session != "" && e.Kernel == "" && (e.Name == cluster.SessionTerminated || e.Name == cluster.SessionCancelled) {
 				over = time.After(lastWords)

@@ -48,6 +48,19 @@ func (c *cell) answered(answers <-chan answer) answer {
 	}
 }
 
+// TestEventsOfOtherObjects: a user that is made is told of to whoever asked for objects, and the parameter needs all sessions.
+func TestEventsOfOtherObjects(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	live, err := c.events(t.Context(), "/events/session?sessionName=&objects=true", nil)
+	require.NoError(t, err)
+	c.user("eve", "user", true)
+	e := next(t, live)
+	require.Equal(t, "object_changed", e["event"])
+	require.Contains(t, e["data"], `"kind":"made"`)
+	c.call("GET", "/events/session?sessionName=one&objects=true", "").problem(t, 400, "invalid-api-params")
+}
+
 func TestEventsOfASessionThatIsNotThereYet(t *testing.T) {
 	t.Parallel()
 	c := newCell(t)

@@ -27,6 +27,8 @@ type Event struct {
 	Kernel      cluster.KernelID
 	ClusterRole string
 	ClusterIdx  int
+	// Object is set for what changed of an object that is no session; then nothing else is.
+	Object *ObjectChange
 }
 
 // EventFilter selects events. Session "" means all that the actor may see. With FromNow, a name that no live session has means
@@ -41,6 +43,8 @@ type EventFilter struct {
 	FromNow bool
 	// NoFollow closes the channel after the replay.
 	NoFollow bool
+	// Objects adds changes of objects other than sessions (ObjectChange), from now on.
+	Objects bool
 }
 
 // Events streams events until ctx ends or the reader is too slow: then the channel is closed and the
@@ -51,7 +55,7 @@ func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-c
 		return nil, err
 	}
 	// Following begins before the look, so that no session is made between.
-	sub, err := s.hub.subscribe(ctx)
+	sub, err := s.hub.subscribe(ctx, f.Objects)
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +128,18 @@ func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-c
 				}
 				if !send(e.Event) {
 					return
+				}
+			case <-sub.objects.ready():
+				waiting, all := sub.objects.take()
+				changes, err := s.visible(ctx, a, waiting, all)
+				if err != nil && ctx.Err() == nil {
+					s.d.Log.Warn("could not tell a reader which objects changed; it looks at everything again", "error", err)
+					changes = []ObjectChange{{Kind: ObjectsResync}}
+				}
+				for _, c := range changes {
+					if !send(Event{Object: &c}) {
+						return
+					}
 				}
 			case <-ctx.Done():
 				return

@@ -62,6 +62,8 @@ type hubEvent struct {
 // subscriber gets every event; it is dropped (c is closed) when it does not keep up.
 type subscriber struct {
 	c chan hubEvent
+	// objects is nil for readers of sessions alone.
+	objects *objectQueue
 }
 
 func newHub(s *store.Store, log *slog.Logger) *hub {
@@ -156,7 +158,7 @@ func signal(set map[chan struct{}]struct{}) {
 }
 
 // subscribe starts with the next event. Call unsubscribe.
-func (h *hub) subscribe(ctx context.Context) (*subscriber, error) {
+func (h *hub) subscribe(ctx context.Context, objects bool) (*subscriber, error) {
 	h.mu.Lock()
 	if h.stopped {
 		h.mu.Unlock()
@@ -183,6 +185,9 @@ func (h *hub) subscribe(ctx context.Context) (*subscriber, error) {
 		return nil, fault.Unavailablef("the manager is stopping")
 	}
 	s := &subscriber{c: make(chan hubEvent, subscriberBuffer)}
+	if objects {
+		s.objects = newObjectQueue()
+	}
 	h.subs[s] = struct{}{}
 	return s, nil
 }
@@ -195,19 +200,29 @@ func (h *hub) unsubscribe(s *subscriber) {
 
 // Apply spreads the events that became visible (feed.Consumer).
 func (h *hub) Apply(ctx context.Context, changes feed.Changes) error {
-	ids := changes[feed.KindEvent]
-	if len(ids) == 0 {
-		return nil
+	seqs, err := numbers(changes[feed.KindEvent])
+	if err != nil {
+		return err
 	}
+	if err := h.read(ctx, seqs); err != nil {
+		return err
+	}
+	if seqs, err = numbers(changes[feed.KindObject]); err != nil {
+		return err
+	}
+	return h.readObjects(ctx, seqs)
+}
+
+func numbers(ids []string) ([]int64, error) {
 	seqs := make([]int64, len(ids))
 	for i, id := range ids {
 		seq, err := strconv.ParseInt(id, 10, 64)
 		if err != nil {
-			return fmt.Errorf("read the number of event %q: %w", id, err)
+			return nil, fmt.Errorf("read the number of event %q: %w", id, err)
 		}
 		seqs[i] = seq
 	}
-	return h.read(ctx, seqs)
+	return seqs, nil
 }
 
 // Compare spreads those of the newest events that were not (feed.Consumer). The first time it only remembers them.
@@ -217,6 +232,11 @@ func (h *hub) Compare(ctx context.Context, why feed.Reason) (differences int, er
 		return 0, fmt.Errorf("find the newest events: %w", err)
 	}
 	h.mu.Lock()
+	if why != feed.First && !why.Missed() { // what changed of other objects is not known
+		for s := range h.subs {
+			s.objects.resync()
+		}
+	}
 	if why == feed.First {
 		h.known = recentEvents{}
 		if len(newest) == compareEvents { // what is older was never remembered

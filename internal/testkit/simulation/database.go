@@ -85,9 +85,9 @@ BEGIN
 	END LOOP;
 END $$;`
 
-// emptyTables are the tables that a new cluster has no rows in, and the one that only tells of changes. Runs begin with them empty.
+// emptyTables are the tables that a new cluster has no rows in, and those that only tell of changes. Runs begin with them empty.
 const emptyTables = `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'public'
-	AND c.relkind = 'r' AND (c.relname = 'scheduling_changes' OR
+	AND c.relkind = 'r' AND (c.relname IN ('scheduling_changes', 'object_changes') OR
 		(xpath('/row/n/text()', query_to_xml('SELECT count(*) AS n FROM ' || c.oid::regclass, false, true, '')))[1]::text = '0')`
 
 // NewDatabase makes a database for runs that follow each other; it is dropped after the test.

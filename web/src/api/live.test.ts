@@ -59,3 +59,28 @@ test('a stream that breaks is opened again, and everything is looked at', () => 
   stop()
   Source.all[1]!.onerror?.()
 })
+
+test('a change of an object has the queries of its noun look again, and a resync all', () => {
+  const client = new QueryClient()
+  const looked = vi.spyOn(client, 'invalidateQueries').mockResolvedValue()
+  const told = vi.fn()
+  let url = ''
+  const stop = follow(client, told, (u) => {
+    url = u
+    return new Source() as unknown as EventSource
+  })
+  expect(url).toContain('objects=true')
+  const source = Source.all[0]!
+  source.say('object_changed', { noun: 'folder', id: 'f', kind: 'made' })
+  source.say('object_changed', { noun: 'folder', id: 'g', kind: 'deleted' })
+  source.say('object_changed', { noun: 'preset', id: 'p', kind: 'changed' })
+  source.say('object_changed', { noun: 'announcement', id: 'announcement', kind: 'changed' })
+  source.say('object_changed', { noun: 'of a newer server', id: 'x', kind: 'changed' })
+  vi.advanceTimersByTime(200)
+  expect(looked.mock.calls.map((c) => c[0]?.queryKey)).toEqual([['folder'], ['resource'], ['operation', 'announcement']])
+  looked.mockClear()
+  source.say('resync', {})
+  expect(looked.mock.calls).toEqual([[]])
+  expect(told).not.toHaveBeenCalled()
+  stop()
+})

@@ -57,6 +57,24 @@ const names = [
   'kernel_terminated',
 ]
 
+/** The beginnings of the keys of queries that a change of an object other than a session makes old, by its noun. */
+const objects: Record<string, string[]> = {
+  folder: ['folder'],
+  agent: ['resource'],
+  user: ['tenancy'],
+  keypair: ['tenancy'],
+  project: ['tenancy', 'resource'],
+  domain: ['tenancy'],
+  'keypair-policy': ['tenancy', 'resource'],
+  'user-policy': ['tenancy', 'resource'],
+  'project-policy': ['tenancy', 'resource'],
+  'resource-group': ['resource', 'tenancy'],
+  preset: ['resource'],
+  image: ['image'],
+  task: ['folder', 'image'],
+  announcement: ['operation/announcement'],
+}
+
 /** How long changes are gathered before queries look again. */
 const gather = 120
 /** How often the stream is tried again. */
@@ -93,13 +111,13 @@ export function follow(
     old.add(noun)
     pending ??= setTimeout(() => {
       pending = undefined
-      for (const n of old) void client.invalidateQueries({ queryKey: [n] })
+      for (const n of old) void client.invalidateQueries({ queryKey: n.split('/') })
       old.clear()
     }, gather)
   }
   const start = () => {
     if (stopped) return
-    source = open('/func/events/session?sessionName=')
+    source = open('/func/events/session?sessionName=&objects=true')
     source.onopen = () => {
       if (tries > 0) void client.invalidateQueries()
       tries = 0
@@ -125,6 +143,16 @@ export function follow(
         }
       })
     }
+    source.addEventListener('object_changed', (e) => {
+      try {
+        const { noun } = JSON.parse((e as MessageEvent<string>).data) as { noun: string }
+        for (const n of objects[noun] ?? []) look(n)
+      } catch {
+        void client.invalidateQueries()
+      }
+    })
+    // More changed than the server says one by one.
+    source.addEventListener('resync', () => void client.invalidateQueries())
     source.addEventListener('server_close', () => {
       source?.close()
       timer = setTimeout(start, again[0])

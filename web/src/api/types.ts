@@ -1520,6 +1520,15 @@ export interface OTPStatus {
   recovery_codes: number
 }
 
+/** ObjectChange is the data of object_changed: what happened to an object that is no session, without its content. */
+export interface ObjectChange {
+  /** such as folder, agent, user */
+  noun: string
+  id: string
+  /** made, changed or deleted */
+  kind: string
+}
+
 /** ObjectStore is how an S3-compatible endpoint is reached. */
 export interface ObjectStore {
   /** https://host[:port] */

@@ -16,7 +16,6 @@ export interface FolderDetail extends Folder {
 export const foldersQuery = queryOptions({
   queryKey: ['folder', 'list'],
   queryFn: () => func<Folder[]>('/folders'),
-  refetchInterval: 30_000,
 })
 export const folderQuery = (id: string) =>
   queryOptions({ queryKey: ['folder', 'one', id], queryFn: () => func<FolderDetail>(`/folders/${encodeURIComponent(id)}`) })

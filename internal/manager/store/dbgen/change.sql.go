@@ -138,6 +138,7 @@ func (q *Queries) DependencyStates(ctx context.Context, ids []string) ([]Depende
 }
 
 const forgetChanges = `-- name: ForgetChanges :exec
+WITH gone AS (DELETE FROM object_changes WHERE at < now() - interval '1 hour')
 DELETE FROM scheduling_changes WHERE at < now() - interval '1 day'
 `
 

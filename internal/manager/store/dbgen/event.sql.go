@@ -115,7 +115,11 @@ SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time
        ARRAY(SELECT e.seq::text FROM session_events e
              WHERE e.event <> '' AND e.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND e.changed < (SELECT b.until FROM b)
                AND NOT pg_visible_in_snapshot(e.changed, (SELECT b.since FROM b))
-             LIMIT $1::integer)::text[] AS events
+             LIMIT $1::integer)::text[] AS events,
+       ARRAY(SELECT c.seq::text FROM object_changes c
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
+             LIMIT $1::integer)::text[] AS objects
 `
 
 type EventChangesRow struct {
@@ -123,10 +127,11 @@ type EventChangesRow struct {
 	ServerStarted   time.Time
 	ServerRecovered time.Time
 	Events          []string
+	Objects         []string
 }
 
-// This statement's snapshot, when the server started, and the events with a wire name that became visible since an earlier snapshot
-// (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
+// This statement's snapshot, when the server started, and the events with a wire name and the changes of other objects that became
+// visible since an earlier snapshot (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
 func (q *Queries) EventChanges(ctx context.Context, maxRows int32, since string) (EventChangesRow, error) {
 	row := q.db.QueryRow(ctx, eventChanges, maxRows, since)
 	var i EventChangesRow
@@ -135,6 +140,7 @@ func (q *Queries) EventChanges(ctx context.Context, maxRows int32, since string)
 		&i.ServerStarted,
 		&i.ServerRecovered,
 		&i.Events,
+		&i.Objects,
 	)
 	return i, err
 }
@@ -590,6 +596,51 @@ func (q *Queries) NewestEventSeqs(ctx context.Context, maxRows int32) ([]int64, 
 			return nil, err
 		}
 		items = append(items, seq)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const objectChangesBySeq = `-- name: ObjectChangesBySeq :many
+SELECT seq, noun, id, kind, owner, coalesce(owner_role, '')::text AS owner_role, coalesce(domain_name, '')::text AS domain_name, project_id
+FROM object_changes WHERE seq = ANY($1::bigint[]) ORDER BY seq
+`
+
+type ObjectChangesBySeqRow struct {
+	Seq        int64
+	Noun       string
+	ID         string
+	Kind       string
+	Owner      *string
+	OwnerRole  string
+	DomainName string
+	ProjectID  *string
+}
+
+func (q *Queries) ObjectChangesBySeq(ctx context.Context, seqs []int64) ([]ObjectChangesBySeqRow, error) {
+	rows, err := q.db.Query(ctx, objectChangesBySeq, seqs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []ObjectChangesBySeqRow{}
+	for rows.Next() {
+		var i ObjectChangesBySeqRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.Noun,
+			&i.ID,
+			&i.Kind,
+			&i.Owner,
+			&i.OwnerRole,
+			&i.DomainName,
+			&i.ProjectID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -621,6 +621,19 @@ type MetricProgress struct {
 	Until time.Time
 }
 
+type ObjectChange struct {
+	Seq        int64
+	Noun       string
+	ID         string
+	Kind       string
+	Owner      *string
+	OwnerRole  *string
+	DomainName *string
+	ProjectID  *string
+	Changed    uint64
+	At         time.Time
+}
+
 type Passkey struct {
 	ID           string
 	UserID       string

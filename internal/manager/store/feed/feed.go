@@ -30,6 +30,7 @@ const (
 	KindQuota   Kind = "quota" // without id: some limit changed
 	KindCircuit Kind = "circuit"
 	KindEvent   Kind = "event"  // the id is the sequence number
+	KindObject  Kind = "object" // the id is the sequence number in object_changes
 	KindRights  Kind = "rights" // the id is a subject of rights_epochs
 )
 

@@ -28,7 +28,7 @@ func (c circuits) ChangesSince(ctx context.Context, snapshot string, most int) (
 	return answer(row.Snapshot, Server{row.ServerStarted, row.ServerRecovered, n}, KindCircuit, row.Circuits, most), nil
 }
 
-// Events is the source of events with a wire name.
+// Events is the source of events with a wire name, and of changes of objects other than sessions.
 func Events(s *store.Store) Source { return events{s} }
 
 type events struct{ store *store.Store }
@@ -39,7 +39,15 @@ func (e events) ChangesSince(ctx context.Context, snapshot string, most int) (An
 	if err != nil {
 		return Answer{}, err
 	}
-	return answer(row.Snapshot, Server{row.ServerStarted, row.ServerRecovered, n}, KindEvent, row.Events, most), nil
+	a := answer(row.Snapshot, Server{row.ServerStarted, row.ServerRecovered, n}, KindEvent, row.Events, most)
+	if len(row.Objects) > 0 {
+		if a.Changes == nil {
+			a.Changes = Changes{}
+		}
+		a.Changes[KindObject] = row.Objects
+		a.TooMany = a.TooMany || len(row.Objects) > most
+	}
+	return a, nil
 }
 
 // Rights is the source of epochs of rights.

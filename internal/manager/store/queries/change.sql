@@ -17,6 +17,7 @@ SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time
              LIMIT @max_rows::integer)::text[] AS changes;
 
 -- name: ForgetChanges :exec
+WITH gone AS (DELETE FROM object_changes WHERE at < now() - interval '1 hour')
 DELETE FROM scheduling_changes WHERE at < now() - interval '1 day';
 
 -- name: LiveSessionIDs :many

@@ -3,15 +3,23 @@ SELECT seq, kernel_id, event, from_status, to_status, reason, detail, exit_code,
 FROM session_events WHERE session_id = $1 ORDER BY seq LIMIT 5000;
 
 -- name: EventChanges :one
--- This statement's snapshot, when the server started, and the events with a wire name that became visible since an earlier snapshot
--- (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
+-- This statement's snapshot, when the server started, and the events with a wire name and the changes of other objects that became
+-- visible since an earlier snapshot (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
 WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
        coalesce(pg_stat_get_bgwriter_stat_reset_time(), pg_postmaster_start_time())::timestamptz AS server_recovered,
        ARRAY(SELECT e.seq::text FROM session_events e
              WHERE e.event <> '' AND e.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND e.changed < (SELECT b.until FROM b)
                AND NOT pg_visible_in_snapshot(e.changed, (SELECT b.since FROM b))
-             LIMIT @max_rows::integer)::text[] AS events;
+             LIMIT @max_rows::integer)::text[] AS events,
+       ARRAY(SELECT c.seq::text FROM object_changes c
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
+             LIMIT @max_rows::integer)::text[] AS objects;
+
+-- name: ObjectChangesBySeq :many
+SELECT seq, noun, id, kind, owner, coalesce(owner_role, '')::text AS owner_role, coalesce(domain_name, '')::text AS domain_name, project_id
+FROM object_changes WHERE seq = ANY(@seqs::bigint[]) ORDER BY seq;
 
 -- name: NewestEventSeqs :many
 SELECT seq FROM session_events WHERE event <> '' ORDER BY seq DESC LIMIT @max_rows;
