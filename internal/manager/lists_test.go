@@ -205,6 +205,7 @@ var small = map[string]string{
 	"Usage.Mine":                   "the quarters of 30 days; reads what lies in them",
 	"Usage.Everybodys":             "the quarters of 30 days; reads what lies in them, for administrators",
 	"Usage.Kernels":                "adds up what lies in a period, for administrators; 50,000 intervals at most",
+	"Usage.Series":                 "adds up what lies in a period; 366 steps and 200,000 numbers at most",
 	"Templates.Create":             "what was asked for",
 	"Templates.List":               "written by people one by one; 1,000 are read at most",
 	"Operations.Doctor":            "looks at everything, which an administrator asks for; 200 findings of a kind at most",
