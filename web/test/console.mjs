@@ -19,7 +19,7 @@ const context = await browser.newContext({ viewport: { width: 1440, height: 900 
 context.setDefaultTimeout(60_000)
 const page = await context.newPage()
 const complaints = []
-page.on('pageerror', (e) => complaints.push(`script: ${e.message}`))
+page.on('pageerror', (e) => complaints.push(`script: ${e.stack ?? e.message}`))
 page.on('console', (m) => {
   if (m.type() === 'error' && /Content Security Policy|Uncaught/.test(m.text())) complaints.push(m.text())
 })

@@ -37,7 +37,7 @@ export async function stage(called) {
     return who
   }
   s.watch = (page) => {
-    page.on('pageerror', (e) => complaints.push(`script: ${e.message}`))
+    page.on('pageerror', (e) => complaints.push(`script: ${e.stack ?? e.message}`))
     page.on('dialog', (d) => {
       if (d.type() !== 'beforeunload') complaints.push(`a script of somebody's text ran: ${d.message()}`)
       void d.accept()

@@ -19,7 +19,7 @@ async function person() {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: 'en-GB', acceptDownloads: true })
   context.setDefaultTimeout(30_000)
   const page = await context.newPage()
-  page.on('pageerror', (e) => complaints.push(`script: ${e.message}`))
+  page.on('pageerror', (e) => complaints.push(`script: ${e.stack ?? e.message}`))
   page.on('dialog', (d) => {
     complaints.push(`a script of somebody's text ran: ${d.message()}`)
     void d.dismiss()

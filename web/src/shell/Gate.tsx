@@ -58,6 +58,7 @@ function WithMe({ children }: { children: ReactNode }) {
   useEffect(() => onExpired(() => setAsking(true)), [])
   const done = async () => {
     const before = me.email
+    await client.cancelQueries({ queryKey: meQuery.queryKey }) // one that began before the login would say that nobody is logged in
     const after = await client.fetchQuery({ ...meQuery, staleTime: 0 })
     // Another person must not see what the page still shows of the first.
     if (after.email !== before) location.reload()

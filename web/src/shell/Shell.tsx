@@ -86,7 +86,8 @@ export function Shell() {
     await logout().catch(() => {})
     flush()
     forgetWork()
-    client.clear()
+    // Until the page is gone it is drawn again by events; without its data it would ask for it, as nobody.
+    window.addEventListener('pagehide', () => client.clear(), { once: true })
     location.assign('/')
   }
   const theme = (s: 'light' | 'dark' | 'auto') => setColorScheme(s)
