@@ -136,16 +136,18 @@ func TestMarksOfUseAreNoChanges(t *testing.T) {
 	w.Exec(`UPDATE keypairs SET num_queries = num_queries + 3, last_used = now()`)
 	w.Exec(`UPDATE images SET last_used_at = now()`)
 	w.Exec(`UPDATE users SET modified_at = now() + interval '1 minute'`)
-	last := w.announce()
-	require.Equal(t, []session.ObjectChange{last}, w.until(reader, last))
+	for range 2 { // what one round brought beside the announcement would come before the second
+		last := w.announce()
+		require.Equal(t, []session.ObjectChange{last}, w.until(reader, last))
+	}
 
 	w.Exec(`UPDATE agents SET schedulable = NOT schedulable`)
 	w.Exec(`UPDATE keypairs SET rate_limit = rate_limit + 1`)
 	w.Exec(`UPDATE images SET status = 'DELETED'`)
-	last = w.announce()
-	var nouns []string
-	for _, c := range w.until(reader, last) {
-		nouns = append(nouns, c.Noun)
+	// They come in one round or in several, each in the order of the nouns.
+	for wanted := map[string]bool{"agent": true, "keypair": true, "image": true}; len(wanted) > 0; {
+		e := w.next(reader)
+		require.NotNil(t, e.Object)
+		delete(wanted, e.Object.Noun)
 	}
-	require.Subset(t, nouns, []string{"agent", "keypair", "image"})
 }
