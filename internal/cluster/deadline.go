@@ -17,7 +17,7 @@ const StopGrace = 10 * time.Second
 const MaxPlacements = 3
 
 // deadlines has a class for every state that an agent must leave. PULLING is extended by
-// progress; LOST belongs to its agent's grace; PENDING and RUNNING wait for others.
+// progress; LOST has the grace that its agent has to return (LongLostKernels); PENDING and RUNNING wait for others.
 var deadlines = map[Status]Deadline{
 	Scheduled:   {30 * time.Second, ReasonCreateTimeout, true},
 	Preparing:   {2 * time.Minute, ReasonCreateTimeout, true},

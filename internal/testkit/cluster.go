@@ -226,7 +226,8 @@ func (c *Cluster) Pass(d time.Duration) {
 	c.tb.Helper()
 	for _, sql := range []string{
 		`UPDATE agents SET last_seen = last_seen - $1::interval, lost_at = lost_at - $1::interval`,
-		`UPDATE kernels SET deadline = deadline - $1::interval, status_changed = status_changed - $1::interval WHERE ended_at IS NULL`,
+		`UPDATE kernels SET deadline = deadline - $1::interval, status_changed = status_changed - $1::interval, ` +
+			`lost_since = lost_since - $1::interval WHERE ended_at IS NULL`,
 		`UPDATE sessions SET created_at = created_at - $1::interval, started_at = started_at - $1::interval, ` +
 			`starts_at = starts_at - $1::interval WHERE ended_at IS NULL`,
 		`UPDATE agents SET trial = jsonb_set(trial, '{probe_at}', to_jsonb((trial->>'probe_at')::timestamptz - $1::interval))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -245,20 +246,30 @@ func (n *Reports) loseKernels(ctx context.Context, agent cluster.AgentID) error 
 	})
 }
 
-// ExpireLost ends kernels of agents that stayed LOST longer than the grace; it returns how many. Sessions that never ran go
-// back into the queue; the agent is told to remove the rest when it returns.
+// ExpireLost ends kernels of agents that stayed LOST longer than the grace, and kernels that have been LOST so long; it returns how many.
+// Sessions that never ran go back into the queue; the agent is told to remove the rest when it returns.
 func (n *Reports) ExpireLost(ctx context.Context, grace time.Duration) (int, error) {
-	ids, err := n.Store.LongLostAgents(ctx, grace)
+	rows, err := n.Store.LongLostKernels(ctx, grace)
 	if err != nil {
-		return 0, fmt.Errorf("look for long lost agents: %w", err)
+		return 0, fmt.Errorf("look for long lost kernels: %w", err)
+	}
+	type place struct{ agent, session string }
+	expired := map[place][]string{}
+	var places []place
+	for _, r := range rows {
+		p := place{r.AgentID, r.SessionID}
+		if expired[p] == nil {
+			places = append(places, p)
+		}
+		expired[p] = append(expired[p], r.ID)
 	}
 	ended := 0
-	for _, id := range ids {
-		agent := cluster.AgentID(id)
-		detail := fmt.Sprintf("agent %s did not return within %s", agent, grace)
-		err := n.eachSession(ctx, agent, func(ctx context.Context, l *store.Locked) error {
+	for _, p := range places {
+		detail := fmt.Sprintf("agent %s did not return within %s", p.agent, grace)
+		err := n.withSession(ctx, cluster.SessionID(p.session), func(ctx context.Context, l *store.Locked) error {
 			for _, k := range l.Kernels {
-				if k.Agent() != agent || k.Status.Final() || k.Status == cluster.Pending {
+				if string(k.Agent()) != p.agent || !slices.Contains(expired[p], k.ID) || k.Status.Final() || k.Status == cluster.Pending ||
+					cluster.KernelMayMove(k.Status, cluster.Lost) { // the agent spoke of it meanwhile
 					continue
 				}
 				ended++

@@ -55,6 +55,9 @@ func (n *Reports) spare(ctx context.Context, c SweepConfig) error {
 	if err := n.Store.SpareLeases(ctx, c.LostGrace, c.Lease); err != nil {
 		return fmt.Errorf("spare leases: %w", err)
 	}
+	if err := n.Store.SpareLost(ctx, c.LostGrace, c.Lease); err != nil {
+		return fmt.Errorf("spare lost kernels: %w", err)
+	}
 	if err := n.Store.SpareDeadlines(ctx, c.Lease); err != nil {
 		return fmt.Errorf("spare deadlines: %w", err)
 	}

@@ -242,6 +242,36 @@ func TestFailuresAreRetriedElsewhere(t *testing.T) {
 	w.Clean()
 }
 
+// TestAnAgentThatComesAndGoesKeepsNothingLost: the grace of a lost kernel is not begun anew by an agent that returns and is gone again
+// before it has spoken of the kernel.
+func TestAnAgentThatComesAndGoesKeepsNothingLost(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	ctx := t.Context()
+	id, other := w.Running("unspoken", "a1"), w.Running("spoken", "a1")
+	lose := func() {
+		w.Exec(`UPDATE agents SET last_seen = now() - interval '1 hour' WHERE id = 'a1'`)
+		lost, err := w.Reports.LoseSilent(ctx, 30*time.Second)
+		require.NoError(t, err)
+		require.Len(t, lost, 1)
+	}
+	lose()
+	w.Exec(`UPDATE kernels SET lost_since = now() - interval '6 minutes' WHERE status = 'LOST'`)
+	w.Reconnect("a1")
+	w.Report(other, "a1", cluster.PhaseRunning)
+	n, err := w.Reports.ExpireLost(ctx, 5*time.Minute)
+	require.NoError(t, err)
+	require.Zero(t, n, "the agent is there and may still speak of it")
+	lose()
+	n, err = w.Reports.ExpireLost(ctx, 5*time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, cluster.Error, w.Session(id).Status)
+	require.Equal(t, cluster.Running, w.Session(other).Status)
+	w.Clean()
+}
+
 func TestLostAgentsReturnOrExpire(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)

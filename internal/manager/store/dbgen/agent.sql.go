@@ -271,23 +271,32 @@ func (q *Queries) LockTrial(ctx context.Context, id string) (LockTrialRow, error
 	return i, err
 }
 
-const longLostAgents = `-- name: LongLostAgents :many
-SELECT id FROM agents WHERE status = 'LOST' AND lost_at < now() - $1::interval ORDER BY id
+const longLostKernels = `-- name: LongLostKernels :many
+SELECT k.agent_id::text AS agent_id, k.session_id, k.id FROM kernels k JOIN agents a ON a.id = k.agent_id
+WHERE a.status = 'LOST' AND k.ended_at IS NULL AND k.status <> 'PENDING'
+  AND least(a.lost_at, CASE WHEN k.status = 'LOST' THEN k.lost_since END) < now() - $1::interval ORDER BY a.id, k.session_id, k.id
 `
 
-func (q *Queries) LongLostAgents(ctx context.Context, grace time.Duration) ([]string, error) {
-	rows, err := q.db.Query(ctx, longLostAgents, grace)
+type LongLostKernelsRow struct {
+	AgentID   string
+	SessionID string
+	ID        string
+}
+
+// Live kernels of lost agents whose grace is over: that of the agent, or their own when the agent came and went without speaking of them.
+func (q *Queries) LongLostKernels(ctx context.Context, grace time.Duration) ([]LongLostKernelsRow, error) {
+	rows, err := q.db.Query(ctx, longLostKernels, grace)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	items := []string{}
+	items := []LongLostKernelsRow{}
 	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
+		var i LongLostKernelsRow
+		if err := rows.Scan(&i.AgentID, &i.SessionID, &i.ID); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -148,7 +148,7 @@ WITH km AS (
         unnest($22::text[]) AS agent_id, unnest($23::text[]) AS allocation
 ), k AS (
     UPDATE kernels k SET status = m.to_status, status_changed = now(), status_info = m.reason,
-        status_before_lost = nullif(m.before_lost, ''),
+        status_before_lost = nullif(m.before_lost, ''), lost_since = CASE WHEN m.before_lost <> '' THEN now() END,
         deadline = CASE WHEN m.deadline_ms > 0 THEN now() + m.deadline_ms * interval '1 millisecond' END,
         desired = CASE WHEN m.stops THEN 'stop' ELSE k.desired END,
         stop_reason = CASE WHEN m.stops AND k.stop_reason = '' THEN m.stop_reason ELSE k.stop_reason END,

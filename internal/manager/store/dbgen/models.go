@@ -517,6 +517,7 @@ type Kernel struct {
 	Log              *string
 	LogTruncated     bool
 	Absences         int32
+	LostSince        *time.Time
 }
 
 type KernelHour struct {

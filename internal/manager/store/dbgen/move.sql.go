@@ -509,7 +509,7 @@ func (q *Queries) Removed(ctx context.Context, kernels []string, agents []string
 const requeueKernel = `-- name: RequeueKernel :one
 
 WITH moved AS (
-    UPDATE kernels SET status = 'PENDING', status_changed = now(), status_info = $2, status_before_lost = NULL,
+    UPDATE kernels SET status = 'PENDING', status_changed = now(), status_info = $2, status_before_lost = NULL, lost_since = NULL,
         deadline = NULL, agent_id = NULL, allocation = '{}', generation = generation + 1, desired = 'run', force_stop = false,
         stop_reason = '', container_id = NULL, scheduled_at = NULL, started_at = NULL, absences = 0,
         exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
@@ -618,6 +618,17 @@ WHERE status IN ('ALIVE', 'LOST')
 // Agents could not renew their leases: each has at least the lease from now, and a lost one so much of its grace.
 func (q *Queries) SpareLeases(ctx context.Context, grace time.Duration, lease time.Duration) error {
 	_, err := q.db.Exec(ctx, spareLeases, grace, lease)
+	return err
+}
+
+const spareLost = `-- name: SpareLost :exec
+UPDATE kernels SET lost_since = now() - CAST($1 AS interval) + CAST($2 AS interval)
+WHERE status = 'LOST' AND lost_since < now() - CAST($1 AS interval) + CAST($2 AS interval)
+`
+
+// The same for kernels that were LOST before their agent was lost last.
+func (q *Queries) SpareLost(ctx context.Context, grace time.Duration, lease time.Duration) error {
+	_, err := q.db.Exec(ctx, spareLost, grace, lease)
 	return err
 }
 

@@ -67,8 +67,11 @@ SELECT id FROM agents WHERE status = 'ALIVE' AND last_seen < now() - @lease::int
 UPDATE agents SET status = 'LOST', status_changed = now(), lost_at = now()
 WHERE id = @id AND status = 'ALIVE' AND last_seen < now() - @lease::interval;
 
--- name: LongLostAgents :many
-SELECT id FROM agents WHERE status = 'LOST' AND lost_at < now() - @grace::interval ORDER BY id;
+-- name: LongLostKernels :many
+-- Live kernels of lost agents whose grace is over: that of the agent, or their own when the agent came and went without speaking of them.
+SELECT k.agent_id::text AS agent_id, k.session_id, k.id FROM kernels k JOIN agents a ON a.id = k.agent_id
+WHERE a.status = 'LOST' AND k.ended_at IS NULL AND k.status <> 'PENDING'
+  AND least(a.lost_at, CASE WHEN k.status = 'LOST' THEN k.lost_since END) < now() - @grace::interval ORDER BY a.id, k.session_id, k.id;
 
 -- name: SetSchedulable :execrows
 -- Allowing it also ends a quarantine.

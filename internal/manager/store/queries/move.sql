@@ -4,7 +4,7 @@
 -- name: RequeueKernel :one
 -- Gives a kernel back to the queue as its next generation. Nothing of its placement stays.
 WITH moved AS (
-    UPDATE kernels SET status = 'PENDING', status_changed = now(), status_info = @reason, status_before_lost = NULL,
+    UPDATE kernels SET status = 'PENDING', status_changed = now(), status_info = @reason, status_before_lost = NULL, lost_since = NULL,
         deadline = NULL, agent_id = NULL, allocation = '{}', generation = generation + 1, desired = 'run', force_stop = false,
         stop_reason = '', container_id = NULL, scheduled_at = NULL, started_at = NULL, absences = 0,
         exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
@@ -96,6 +96,11 @@ UPDATE kernels SET deadline = now() + @least::interval WHERE ended_at IS NULL AN
 UPDATE agents SET last_seen = CASE status WHEN 'ALIVE' THEN now() ELSE last_seen END,
     lost_at = lost_at + greatest(interval '0', now() - CAST(@grace AS interval) + CAST(@lease AS interval) - lost_at)
 WHERE status IN ('ALIVE', 'LOST');
+
+-- name: SpareLost :exec
+-- The same for kernels that were LOST before their agent was lost last.
+UPDATE kernels SET lost_since = now() - CAST(@grace AS interval) + CAST(@lease AS interval)
+WHERE status = 'LOST' AND lost_since < now() - CAST(@grace AS interval) + CAST(@lease AS interval);
 
 -- name: OverdueKernels :many
 SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;
