@@ -48,18 +48,22 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 	filters := map[string]session.Filter{
 		"all": {}, "live": {Statuses: []string{string(cluster.Pending), string(cluster.Running)}}, "ended": {Statuses: ended},
 		"ended of a key": {Statuses: ended, AccessKey: few.AccessKey}, "of a key": key, "of a domain": {Domain: "few"},
-		"ended of a project": {Statuses: ended, Project: project(w)},
-		"past the end":       {Query: list.Query{Offset: 2 * endedSessions}, Statuses: ended[1:]},
-		"by name":            {Query: list.Query{Filter: `name == "many-77"`}},
-		"by prefix":          {Query: list.Query{Filter: `name like "many-77%"`}},
-		"by a part":          {Query: list.Query{Filter: `name ilike "%Y-77%"`}},
-		"by a contained":     {Query: list.Query{Filter: `name contains "-777"`}},
-		"by two parts":       {Query: list.Query{Filter: `name like "m_ny-%777"`}},
-		"ended by a part":    {Query: list.Query{Filter: `name ilike "%Y-77%"`}, Statuses: ended},
-		"by id":              {Query: list.Query{Filter: fmt.Sprintf("id == %q", live)}},
-		"oldest first":       {Query: list.Query{Order: "+created_at"}},
-		"another page":       {Query: list.Query{Offset: 200, Limit: 100}},
-		"of no project":      {Project: "none"},
+		"ended of a project":  {Statuses: ended, Project: project(w)},
+		"past the end":        {Query: list.Query{Offset: 2 * endedSessions}, Statuses: ended[1:]},
+		"not ended, in words": {Query: list.Query{Filter: `status != "TERMINATED" & status != "CANCELLED"`}},
+		"not ended of a type": {Query: list.Query{Filter: `status != "TERMINATED" & status != "CANCELLED" & type == "inference"`, Limit: 1}},
+		"ended, in words":     {Query: list.Query{Filter: `status == "TERMINATED" | status == "CANCELLED"`}},
+		"ended of a type":     {Query: list.Query{Filter: `(status in ["TERMINATED", "CANCELLED"]) & type == "interactive"`}},
+		"by name":             {Query: list.Query{Filter: `name == "many-77"`}},
+		"by prefix":           {Query: list.Query{Filter: `name like "many-77%"`}},
+		"by a part":           {Query: list.Query{Filter: `name ilike "%Y-77%"`}},
+		"by a contained":      {Query: list.Query{Filter: `name contains "-777"`}},
+		"by two parts":        {Query: list.Query{Filter: `name like "m_ny-%777"`}},
+		"ended by a part":     {Query: list.Query{Filter: `name ilike "%Y-77%"`}, Statuses: ended},
+		"by id":               {Query: list.Query{Filter: fmt.Sprintf("id == %q", live)}},
+		"oldest first":        {Query: list.Query{Order: "+created_at"}},
+		"another page":        {Query: list.Query{Offset: 200, Limit: 100}},
+		"of no project":       {Project: "none"},
 	}
 	for who, a := range map[string]authz.Actor{"admin": w.Admin, "many": many, "few": few} {
 		for name, f := range filters {
@@ -291,6 +295,14 @@ func count(w *managertest.World, a authz.Actor, f session.Filter) (n int) {
 		sql += " AND strpos(name, '-777') > 0"
 	case `name like "m_ny-%777"`:
 		sql += " AND name LIKE 'm_ny-%777'"
+	case `status != "TERMINATED" & status != "CANCELLED"`:
+		sql += " AND status NOT IN ('TERMINATED', 'CANCELLED')"
+	case `status != "TERMINATED" & status != "CANCELLED" & type == "inference"`:
+		sql += " AND status NOT IN ('TERMINATED', 'CANCELLED') AND type = 'inference'"
+	case `status == "TERMINATED" | status == "CANCELLED"`:
+		sql += " AND status IN ('TERMINATED', 'CANCELLED')"
+	case `(status in ["TERMINATED", "CANCELLED"]) & type == "interactive"`:
+		sql += " AND status IN ('TERMINATED', 'CANCELLED') AND type = 'interactive'"
 	case "":
 	default:
 		sql += " AND ended_at IS NULL"

@@ -51,6 +51,25 @@ var sessionCounts = []string{
 	"SELECT coalesce(sum(s.n), 0)::bigint FROM ended_session_counts s JOIN users u ON u.id = s.user_id WHERE true",
 }
 
+// countedFields are the fields of sessions that sessionCounts have too.
+var countedFields = []string{"type", "status", "domain_name", "project_id", "access_key", "user_id", "user_email", "full_name"}
+
+// impliedBy is what follows for a session from the statuses that it may have: whether it has ended. The indexes tell live sessions, ended
+// ones and those that did not end well apart. Most have ended well, so nothing may read those on the way to others.
+func impliedBy(statuses []string) string {
+	final := func(w string) bool { return cluster.Status(w).Final() }
+	live := func(w string) bool { return slices.Contains(cluster.AllStatuses, cluster.Status(w)) && !final(w) }
+	switch {
+	case !slices.ContainsFunc(statuses, final):
+		return "s.ended_at IS NULL"
+	case !slices.ContainsFunc(statuses, live):
+		return "s.ended_at IS NOT NULL"
+	case !slices.Contains(statuses, string(cluster.Terminated)):
+		return "(s.ended_at IS NULL OR s.status IN ('CANCELLED', 'ERROR'))"
+	}
+	return ""
+}
+
 // listed are the statuses that a filter means. The official clients list what is there now by all statuses of live sessions with
 // ERROR, and what has ended by CANCELLED and TERMINATED. A session in ERROR has ended here and holds nothing.
 func listed(statuses []string) []string {
@@ -72,16 +91,14 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 		return list.Page[*Session]{}, err
 	}
 	l := &list.Spec{From: "sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id", Key: "s.id::text",
-		Fields: sessionFields, Order: "s.created_at DESC", Counts: func() []string { return sessionCounts }}
+		Fields: sessionFields, Order: "s.created_at DESC", Counts: func() []string { return sessionCounts }, Counted: countedFields,
+		Narrow: "status", Implies: impliedBy}
 	l.Where(facts.Sessions.Where(a, authz.See, l.Arg))
 	if len(f.Statuses) > 0 {
 		statuses := listed(f.Statuses)
 		l.And("s.status = ANY(%s::text[])", statuses)
-		switch final := func(w string) bool { return cluster.Status(w).Final() }; {
-		case !slices.ContainsFunc(statuses, final):
-			l.Implied("s.ended_at IS NULL")
-		case !slices.ContainsFunc(statuses, func(w string) bool { return !final(w) }):
-			l.Implied("s.ended_at IS NOT NULL")
+		if sql := impliedBy(statuses); sql != "" {
+			l.Implied(sql)
 		}
 	}
 	if f.AccessKey != "" {

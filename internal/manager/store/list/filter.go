@@ -105,24 +105,39 @@ func badFilter(format string, args ...any) error {
 
 // Filter turns a filter into a condition; the empty filter is true.
 func Filter(b *Builder, fields Fields, text string) (string, error) {
+	c, err := compile(b, fields, text, "")
+	return c.sql, err
+}
+
+// compiled is a filter as a condition, and what is known of it.
+type compiled struct {
+	sql string
+	// fields are those that it names.
+	fields map[string]bool
+	// words are what the watched field may be where the condition holds.
+	words []string
+}
+
+// compile is Filter that also finds out what it lets a field of kindEnum be, where watched names one.
+func compile(b *Builder, fields Fields, text, watched string) (compiled, error) {
+	p := &filterParser{b: b, fields: fields, watched: watched, used: map[string]bool{}, stored: fields[watched].stored()}
 	if strings.TrimSpace(text) == "" {
-		return "true", nil
+		return compiled{"true", p.used, p.stored}, nil
 	}
 	if len(text) > maxFilterText || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-		return "", badFilter("it is too long or not text")
+		return compiled{}, badFilter("it is too long or not text")
 	}
-	p := &filterParser{b: b, fields: fields}
 	if err := p.scan(text); err != nil {
-		return "", err
+		return compiled{}, err
 	}
-	sql, err := p.or(0)
+	c, err := p.or(0)
 	if err != nil {
-		return "", err
+		return compiled{}, err
 	}
 	if t := p.peek(); t.kind != tokenEnd {
-		return "", badFilter("%q was not expected", t.text)
+		return compiled{}, badFilter("%q was not expected", t.text)
 	}
-	return sql, nil
+	return compiled{c.sql, p.used, c.holds.of(p.stored)}, nil
 }
 
 // Order turns "+name,-created_at" into an ORDER BY list that ends with the key, so that pages never overlap.
@@ -179,6 +194,10 @@ type filterParser struct {
 	fields Fields
 	tokens []token
 	terms  int
+	// watched is the field of which is found out what it may be, of the stored words; used are the fields that were named.
+	watched string
+	stored  []string
+	used    map[string]bool
 }
 
 func (p *filterParser) peek() token {
@@ -268,62 +287,84 @@ func scanText(s string) (text, rest string, err error) {
 	return "", "", badFilter("a text does not end")
 }
 
-func (p *filterParser) or(depth int) (string, error)  { return p.chain(depth, "|", " OR ", p.and) }
-func (p *filterParser) and(depth int) (string, error) { return p.chain(depth, "&", " AND ", p.unary) }
+func (p *filterParser) or(depth int) (condition, error) {
+	return p.chain(depth, "|", " OR ", p.and, condition.or)
+}
 
-func (p *filterParser) chain(depth int, sign, sql string, part func(int) (string, error)) (string, error) {
+func (p *filterParser) and(depth int) (condition, error) {
+	return p.chain(depth, "&", " AND ", p.unary, condition.and)
+}
+
+func (p *filterParser) chain(depth int, sign, sql string, part func(int) (condition, error),
+	join func(a, b condition) condition) (condition, error) {
+	var all condition
 	var parts []string
 	for {
-		s, err := part(depth)
+		c, err := part(depth)
 		if err != nil {
-			return "", err
+			return condition{}, err
 		}
-		if parts = append(parts, s); !p.sign(sign) {
-			return "(" + strings.Join(parts, sql) + ")", nil
+		if parts = append(parts, c.sql); len(parts) == 1 {
+			all = c
+		} else {
+			all = join(all, c)
+		}
+		if !p.sign(sign) {
+			all.sql = "(" + strings.Join(parts, sql) + ")"
+			return all, nil
 		}
 	}
 }
 
-func (p *filterParser) unary(depth int) (string, error) {
+func (p *filterParser) unary(depth int) (condition, error) {
 	if depth > maxFilterDepth {
-		return "", badFilter("it is nested too deeply")
+		return condition{}, badFilter("it is nested too deeply")
 	}
 	if p.sign("!") {
-		s, err := p.unary(depth + 1)
-		return "(" + s + ") IS NOT TRUE", err
+		c, err := p.unary(depth + 1)
+		return condition{"(" + c.sql + ") IS NOT TRUE", c.fails, c.holds}, err
 	}
 	if p.sign("(") {
-		s, err := p.or(depth + 1)
+		c, err := p.or(depth + 1)
 		if err == nil && !p.sign(")") {
 			err = badFilter("a bracket is not closed before %q", p.peek().text)
 		}
-		return s, err
+		return c, err
 	}
 	return p.comparison()
 }
 
-func (p *filterParser) comparison() (string, error) {
+func (p *filterParser) comparison() (condition, error) {
 	if p.terms++; p.terms > maxFilterTerms {
-		return "", badFilter("it compares more than %d times", maxFilterTerms)
+		return condition{}, badFilter("it compares more than %d times", maxFilterTerms)
 	}
 	name := p.next()
 	if name.kind != tokenWord {
-		return "", badFilter("a field was expected instead of %q", name.text)
+		return condition{}, badFilter("a field was expected instead of %q", name.text)
 	}
 	f, ok := p.fields[strings.ToLower(name.text)]
 	if !ok || f.kind == kindOrder {
-		return "", unknownField(name.text, p.fields)
+		return condition{}, unknownField(name.text, p.fields)
 	}
 	op := p.next()
 	word := strings.ToLower(op.text)
 	if op.kind == tokenText || op.kind == tokenNumber || op.kind == tokenEnd {
-		return "", badFilter("an operator was expected after %s", name.text)
+		return condition{}, badFilter("an operator was expected after %s", name.text)
 	}
 	v, err := p.value(0)
 	if err != nil {
-		return "", err
+		return condition{}, err
 	}
-	return compare(p.b, name.text, f, word, v)
+	sql, err := compare(p.b, name.text, f, word, v)
+	if err != nil {
+		return condition{}, err
+	}
+	p.used[strings.ToLower(name.text)] = true
+	c := condition{sql, everything, everything}
+	if strings.ToLower(name.text) == p.watched {
+		c.holds, c.fails = f.possible(p.stored, word, v)
+	}
+	return c, nil
 }
 
 // value reads a literal: string, float64, bool, nil or []any.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -49,9 +50,15 @@ type Spec struct {
 	// Order is the order of a query that names none. Rows that are equal in an order come in the order of their keys.
 	Order string
 	// Counts returns where the numbers of rows are kept, for a list that would be slow to count: queries that end in a WHERE, to which the
-	// list's conditions are added. Their sum is the number of rows. It may add parameters, and is called once, for a query without a
-	// filter: others count the rows themselves, as is done where it is nil or returns none.
+	// list's conditions are added. Their sum is the number of rows. It may add parameters, and is called once, for a query whose filter
+	// names none but the fields of Counted: others count the rows themselves, as is done where it is nil or returns none.
 	Counts func() []string
+	// Counted are the fields that can be asked where the numbers are kept.
+	Counted []string
+	// Narrow, if set, names a field made by Enum, and what follows for a row from the words that the filter lets the field have: a
+	// condition as for Implied, or "".
+	Narrow  string
+	Implies func(words []string) string
 	// Uncounted makes the number of rows that of the page: of lists that are read to their end, where each page would count all that follow.
 	Uncounted bool
 	// Most is the largest page, where that is not 100: of lists with small rows that clients add up.
@@ -93,20 +100,25 @@ func (s *Spec) Keys(ctx context.Context, db Reader, q Query) (keys []string, tot
 	if err := q.check(cmp.Or(s.Most, maxLimit)); err != nil {
 		return nil, 0, err
 	}
-	filter, err := Filter(&s.b, s.Fields, q.Filter)
+	filter, err := compile(&s.b, s.Fields, q.Filter, s.Narrow)
 	if err != nil {
 		return nil, 0, err
+	}
+	if s.Narrow != "" && filter.fields[s.Narrow] {
+		if sql := s.Implies(filter.words); sql != "" {
+			s.Implied(sql)
+		}
 	}
 	order, err := Order(s.Fields, q.Order, s.Order, s.Key)
 	if err != nil {
 		return nil, 0, err
 	}
-	where := strings.Join(append(s.where, filter), " AND ")
+	where := strings.Join(append(s.where, filter.sql), " AND ")
 	each := "count(*) OVER ()"
 	switch {
 	case s.Uncounted:
 		each = "0"
-	case strings.TrimSpace(q.Filter) == "":
+	case s.counts(filter.fields):
 		// Counting apart leaves out joins that only the order needs, and lets an index give the page.
 		each = "(" + s.counted(where) + ")"
 	}
@@ -138,6 +150,16 @@ func (s *Spec) Keys(ctx context.Context, db Reader, q Query) (keys []string, tot
 		keys = []string{}
 	}
 	return keys, total, nil
+}
+
+// counts reports whether the number of rows that a filter by these fields leaves need not be counted with the page.
+func (s *Spec) counts(fields map[string]bool) bool {
+	for f := range fields {
+		if s.Counts == nil || !slices.Contains(s.Counted, f) {
+			return false
+		}
+	}
+	return true
 }
 
 // counted is a query for the number of rows that meet a condition.
