@@ -445,6 +445,8 @@ var rules = []rule{
 	{dir: "internal/cli/folder", duty: "client verbs about folders", allow: []string{"api", "internal/cli/frame"}},
 	{dir: "internal/cli/login", duty: "client verbs about logins by password, and about profiles of clusters",
 		allow: []string{"api", "api/login", "internal/cli/frame"}},
+	{dir: "internal/cli/notice", duty: "client verbs about notices by e-mail and webhook",
+		allow: []string{"api", "api/notice", "internal/cli/frame"}},
 	{dir: "internal/cli/mountflag", duty: "reads how mounts are written on the command line", allow: []string{"api"}},
 	{dir: "internal/cli/ssh", duty: "client verbs that use SSH programs and editors",
 		allow: []string{"api", "internal/cli/frame", "internal/cli/app"}},
