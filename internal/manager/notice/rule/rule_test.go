@@ -48,8 +48,13 @@ func TestWhichEventsAreNews(t *testing.T) {
 		require.Equal(t, c.kind, n.Kind, name)
 		require.Equal(t, c.words, n.Words, name)
 	}
-	n, _ := rule.Of(rule.Event{Name: end, Detail: strings.Repeat("é", 5000)})
-	require.Less(t, len(n.Words), 1100)
+	long := strings.Repeat("é", 500)
+	for length, want := range map[int]string{500: long, 501: long + "…", 5000: long + "…"} {
+		n, _ := rule.Of(rule.Event{Name: end, Subject: "labs", Detail: strings.Repeat("é", length)})
+		require.Equal(t, "Session labs has ended: "+want+".", n.Words)
+	}
+	n, _ := rule.Of(rule.Event{Name: rule.Granted, Subject: "data"})
+	require.Equal(t, "Folder data of somebody is shared with you.", n.Words)
 }
 
 func TestWhoHearsWhere(t *testing.T) {
@@ -66,6 +71,8 @@ func TestWhoHearsWhere(t *testing.T) {
 		"both":                   {full, rule.Failed, both},
 		"nothing chosen":         {rule.Reader{Active: true, HasWebhook: true, MailWorks: true}, rule.Failed, nil},
 		"other kinds":            {with(func(r *rule.Reader) { r.Email, r.Webhook = all[:1], all[:1] }), rule.Failed, nil},
+		"one here":               {with(func(r *rule.Reader) { r.Webhook = []rule.Kind{rule.Idle} }), rule.Failed, both[:1]},
+		"one there":              {with(func(r *rule.Reader) { r.Email = []rule.Kind{rule.Idle} }), rule.Failed, both[1:]},
 		"not active":             {with(func(r *rule.Reader) { r.Active = false }), rule.Failed, nil},
 		"not active, test":       {with(func(r *rule.Reader) { r.Active = false }), rule.Test, nil},
 		"a test needs no choice": {with(func(r *rule.Reader) { r.Email, r.Webhook = nil, nil }), rule.Test, both},
