@@ -2,6 +2,7 @@ package notice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -171,7 +172,7 @@ func (l *loop) send(ctx context.Context, r dbgen.ClaimNoticesRow) error {
 		return fault.Deniedf("%s", why)
 	}
 	if r.Channel == string(rule.Email) {
-		return l.d.Mailer.Send(ctx, r.Email, subjectOf(r), r.Words+"\n\n"+mailEnd)
+		return l.mail(ctx, r)
 	}
 	secret, err := l.d.Seal.Open(r.WebhookSecretSealed, purpose(r.UserID))
 	if err != nil {
@@ -179,6 +180,19 @@ func (l *loop) send(ctx context.Context, r dbgen.ClaimNoticesRow) error {
 		return fault.Deniedf("the secret of the webhook cannot be read here: ask for a new one")
 	}
 	return post(ctx, l.client, *r.WebhookUrl, secret, r, l.d.Clock())
+}
+
+// mail sends an e-mail. What the mail server says is for operators: users are told that it went wrong.
+func (l *loop) mail(ctx context.Context, r dbgen.ClaimNoticesRow) error {
+	err := l.d.Mailer.Send(ctx, r.Email, subjectOf(r), r.Words+"\n\n"+mailEnd)
+	if err == nil {
+		return nil
+	}
+	l.d.Log.Warn("could not send an e-mail of a notice", "notice", r.NoticeID, "user", r.UserID, "error", err)
+	if fault.Is(err, fault.Invalid) {
+		return fault.Invalidf("%s is no address for e-mail", r.Email)
+	}
+	return errors.New("the mail server did not take it")
 }
 
 const mailEnd = "You asked for these e-mails. Change that on your profile page, or with: berth notice set\n"

@@ -323,7 +323,8 @@ func TestFailedWebhooksAreRetriedAndGivenUp(t *testing.T) {
 	r.pass()
 	d = r.deliveries(r.Admin)[0]
 	require.Equal(t, "waiting", d.State)
-	require.Contains(t, d.Error, "the mail server is away")
+	require.Equal(t, "the mail server did not take it", d.Error)
+	require.Contains(t, r.log.String(), "the mail server is away")
 	require.NotNil(t, d.Next)
 }
 
@@ -370,7 +371,16 @@ func TestWebhooksStayOutside(t *testing.T) {
 	d := r.deliveries(r.Admin)[0]
 	require.Equal(t, "failed", d.State)
 	require.Equal(t, 1, d.Attempts)
-	require.Contains(t, d.Error, "may not go to the private address 127.0.0.1")
+	require.Contains(t, d.Error, "the address leads where webhooks may not go")
+
+	r.later(2 * time.Hour)
+	r.wish(r.Admin, notice.Wishes{URL: strings.Replace(r.receiver.URL, "127.0.0.1", "localhost", 1), Webhook: rule.Kinds()})
+	r.fail("by-name")
+	r.pass()
+	d = r.deliveries(r.Admin)[0]
+	require.Equal(t, "by-name", d.Name)
+	require.Contains(t, d.Error, "the address leads where webhooks may not go")
+	require.NotContains(t, d.Error, "127.0.0.1", "nobody learns where a name leads")
 
 	strict := newRig(t)
 	strict.wish(strict.Admin, notice.Wishes{URL: "http://169.254.169.254/latest/meta-data", Webhook: rule.Kinds()})
@@ -378,7 +388,7 @@ func TestWebhooksStayOutside(t *testing.T) {
 	strict.pass()
 	d = strict.deliveries(strict.Admin)[0]
 	require.Equal(t, "failed", d.State)
-	require.Contains(t, d.Error, "may not go to 169.254.169.254")
+	require.Contains(t, d.Error, "the address leads where webhooks may not go")
 	got, _ := r.taken()
 	require.Empty(t, got)
 }

@@ -4,14 +4,19 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/operation/callback"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -67,13 +72,41 @@ func post(ctx context.Context, c *callback.Client, address string, secret seal.S
 		headerSignature: {sign(secret, now, body)}}, body)
 	switch {
 	case err != nil:
-		return err
+		return unreachable(err)
 	case status >= 300 && status < 400:
 		return fmt.Errorf("the receiver answered %d: redirects are not followed", status)
 	case status < 200 || status > 299:
 		return fmt.Errorf("the receiver answered %d %s", status, http.StatusText(status))
 	}
 	return nil
+}
+
+// unreachable is an error of a request in words for the user who named the address. They tell nothing of the network that managers are in:
+// neither where a name leads, nor who was asked for it.
+func unreachable(err error) error {
+	if fault.Is(err, fault.Denied) {
+		return fault.Deniedf("the address leads where webhooks may not go: into a private network or to the platform itself")
+	}
+	if fault.Is(err, fault.Invalid) {
+		return fault.Invalidf("the address is not one of HTTP")
+	}
+	var late net.Error
+	switch {
+	case is[*net.DNSError](err):
+		return errors.New("the name in the address cannot be resolved")
+	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &late) && late.Timeout():
+		return errors.New("the receiver did not answer in time")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errors.New("the receiver refused the connection")
+	case is[*tls.CertificateVerificationError](err):
+		return errors.New("the receiver's certificate is not trusted, or is for another name")
+	}
+	return errors.New("the connection to the receiver failed")
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // oneLine is text for a header of an e-mail.
