@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/cli/folder"
 	"berth.dev/berth/internal/cli/frame"
 	"berth.dev/berth/internal/cli/login"
+	"berth.dev/berth/internal/cli/notice"
 	"berth.dev/berth/internal/cli/ssh"
 	"berth.dev/berth/internal/cli/template"
 	"berth.dev/berth/internal/cli/tenancy"
@@ -36,6 +37,7 @@ func commands(f *frame.Frame) []*cobra.Command {
 	all = append(all, console.Commands(f)...)
 	all = append(all, login.Commands(f)...)
 	all = append(all, tenancy.Commands(f)...)
+	all = append(all, notice.Commands(f)...)
 	for _, c := range all {
 		f.Flags(c)
 	}

@@ -132,6 +132,7 @@ func newFake(t *testing.T) *fakeManager {
 	handle("POST /admin/gql", f.graphql)
 	f.queueRoutes(handle)
 	f.idleRoutes(handle)
+	f.noticeRoutes(handle)
 	f.folderRoutes(mux, handle)
 	f.appRoutes(handle)
 	f.Server = httptest.NewServer(mux)

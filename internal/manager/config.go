@@ -245,9 +245,9 @@ func (c ReconcileConfig) Validate() error {
 	return reconcile.Config{LeaderTTL: c.LeaderTTL}.Validate()
 }
 
-// CallbackConfig says where session callbacks may go.
+// CallbackConfig says where callbacks of sessions and webhooks of notices may go.
 type CallbackConfig struct {
-	// AllowPrivate lets callbacks go to private and loopback addresses.
+	// AllowPrivate lets them go to private and loopback addresses.
 	AllowPrivate bool
 }
 

@@ -240,7 +240,8 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	loops := slices.Concat(
 		placing.Loops(), []reconcile.Loop{m.nouns.Reports.Loop(sweep)}, m.nouns.Idle.Loops(idleDeps), m.nouns.Folders.Loops(),
 		m.nouns.Images.Loops(), m.nouns.Tenancy.Loops(), m.nouns.Purges.Loops(), metric.Loops(m.cfg.Metrics, m.deps.Clock.Now),
-		m.nouns.Directory.Loops(), m.nouns.Provision.Loops(), syslog.Loops(m.cfg.AuditSyslog, m.store, m.nouns.Audit, m.cfg.id()),
+		m.nouns.Directory.Loops(), m.nouns.Provision.Loops(), m.nouns.Notices.Loops(),
+		syslog.Loops(m.cfg.AuditSyslog, m.store, m.nouns.Audit, m.cfg.id()),
 		m.nouns.Sessions.Loops(session.LoopConfig{Sweep: c.Sweep, EventRetention: c.EventRetention,
 			SessionRetention: c.SessionRetention, TaskRetention: c.TaskRetention, AuditRetention: c.AuditRetention,
 			UsageRetention: c.UsageRetention}),

@@ -55,6 +55,9 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.NoError(t, s.Pool().QueryRow(ctx, `SELECT id::text FROM users LIMIT 1`).Scan(&user))
 	_, err = s.Pool().Exec(ctx, `INSERT INTO user_totp (user_id, secret_sealed) VALUES ($1, $2)`, user, put("totp "+user))
 	require.NoError(t, err)
+	_, err = s.Pool().Exec(ctx, `INSERT INTO notice_preferences (user_id, webhook_url, webhook_secret_sealed)
+		VALUES ($1, 'https://x', $2)`, user, put("webhook "+user))
+	require.NoError(t, err)
 	for i := range 120 {
 		name := fmt.Sprintf("vault/test-%03d", i)
 		text, err := json.Marshal(put(name))
@@ -82,7 +85,7 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.NoError(t, key.Use())
 	done := again()
 	require.NotEqual(t, old, done.Key)
-	require.Equal(t, keypairs+1+1+1+120, done.Resealed)
+	require.Equal(t, keypairs+1+1+1+1+120, done.Resealed)
 	require.Equal(t, epochs, epochsOf(), "nobody's tokens and transfers end")
 
 	id, err := hex.DecodeString(done.Key)
@@ -120,7 +123,7 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.False(t, created)
 	require.Equal(t, made.SecretKey, same.SecretKey)
 
-	require.Equal(t, keypairs+1+1+1+120, again().Resealed, "a second rotation makes a third key")
+	require.Equal(t, keypairs+1+1+1+1+120, again().Resealed, "a second rotation makes a third key")
 	_, err = manager.RotateMasterKeyInDatabase(ctx, cfg, "backwards")
 	require.ErrorContains(t, err, "not a step")
 }

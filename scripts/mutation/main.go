@@ -31,6 +31,7 @@ var defaultTargets = []string{
 	"internal/cluster",
 	"internal/manager/authz",
 	"internal/manager/tenancy/plan",
+	"internal/manager/notice/rule",
 	"internal/appproxy/circuit",
 }
 

@@ -1,5 +1,5 @@
-// Command tstypes writes the types of package api and of its packages admin, history and credential as TypeScript: what the console sends
-// and reads has one source.
+// Command tstypes writes the types of package api and of its packages admin, history, credential and notice as TypeScript: what the
+// console sends and reads has one source.
 //
 //	go run ./scripts/tstypes web/src/api/types.ts
 package main
@@ -19,7 +19,7 @@ import (
 )
 
 // packages are the folders whose types are written.
-var packages = []string{"api", "api/admin", "api/history", "api/credential"}
+var packages = []string{"api", "api/admin", "api/history", "api/credential", "api/notice"}
 
 func main() {
 	if len(os.Args) != 2 {

@@ -49,6 +49,8 @@ func (Own) MarshalJSON() ([]byte, error) { return nil, nil }
 `), 0o600))
 	require.NoError(t, os.MkdirAll(dir+"/api/credential", 0o700))
 	require.NoError(t, os.WriteFile(dir+"/api/credential/d.go", []byte("package credential\n"), 0o600))
+	require.NoError(t, os.MkdirAll(dir+"/api/notice", 0o700))
+	require.NoError(t, os.WriteFile(dir+"/api/notice/n.go", []byte("package notice\n"), 0o600))
 	require.NoError(t, os.WriteFile(dir+"/api/admin/b.go", []byte(`package admin
 
 type Other struct { One api.One `+"`json:\"one\"`"+`; Two Two `+"`json:\"two\"`"+` }

@@ -529,6 +529,7 @@ try {
     '/profile',
     '/profile?tab=security',
     '/profile?tab=keys',
+    '/profile?tab=notices',
     '/design',
     '/admin/cluster',
     '/admin/users',

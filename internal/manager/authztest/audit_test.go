@@ -17,6 +17,7 @@ import (
 var audited = map[string]string{
 	"tenancy.CreateUser": "user.create", "tenancy.ModifyUser": "user.modify", "tenancy.DeleteUser": "user.delete",
 	"letter.Invite": "user.invite", "identity.Unlink": "identity.unlink",
+	"notice.SetPreferences": "notice.set-preferences", "notice.SendTest": "notice.test",
 	"passkey.Rename": "passkey.rename", "passkey.Delete": "passkey.delete",
 	"directory.Ask": "directory.sync", "provision.AllowRemovals": "scim.allow-removals",
 	"otp.Enrol": "user.enrol-otp", "otp.Confirm": "user.confirm-otp", "otp.Remove": "user.remove-otp",
@@ -156,6 +157,7 @@ func services(w *world) map[string]reflect.Value {
 		"node": reflect.ValueOf(w.Nodes), "folder": reflect.ValueOf(w.Folders), "session": reflect.ValueOf(w.Sessions),
 		"template": reflect.ValueOf(w.Templates), "app": reflect.ValueOf(w.Apps), "idle": reflect.ValueOf(w.Idle),
 		"operation": reflect.ValueOf(w.Operations),
+		"notice":    reflect.ValueOf(w.Notices),
 		"audit":     reflect.ValueOf(w.Audit),
 		"usage":     reflect.ValueOf(w.Usage),
 		"metric":    reflect.ValueOf(w.Metrics),

@@ -10,6 +10,8 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/notice"
+	"berth.dev/berth/internal/manager/notice/rule"
 	"berth.dev/berth/internal/manager/operation"
 	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/session/request"
@@ -31,6 +33,7 @@ var actorless = map[string]string{
 	"openid.LoginByToken": "the provider's token decides", "passkey.BeginLogin": "for strangers", "passkey.Login": "the passkey decides",
 	"passkey.BeginEnrol": "the token of a login decides", "passkey.Enrol": "the token of a login decides",
 	"tenancy.FreshLogin": "the token of a login decides",
+	"notice.Loops":       "serves",
 	"letter.Run":         "serves", "letter.Ready": "tells whether there is e-mail", "letter.Welcome": "for imports, after they decided",
 	"letter.RequestReset": "for everybody; the answer tells nothing",
 	"letter.Reset":        "for the reader of an e-mail", "letter.Accept": "for the reader of an e-mail; decides about the inviter",
@@ -131,8 +134,11 @@ func linked(w *world, s set) []any {
 WHERE email LIKE 'spare%' ON CONFLICT DO NOTHING`)
 	return append(spare(w, s), "corp")
 }
-func userID(_ *world, s set) []any   { return []any{s.user} }
-func key(_ *world, s set) []any      { return []any{s.key} }
+func userID(_ *world, s set) []any { return []any{s.user} }
+func key(_ *world, s set) []any    { return []any{s.key} }
+func someWishes(*world, set) []any {
+	return []any{notice.Change{Wishes: notice.Wishes{Email: rule.Kinds()}}}
+}
 func invitation(*world, set) []any   { return []any{letter.Invitation{Email: "n@x", Domain: "d"}} }
 func theToken(_ *world, s set) []any { return []any{s.token} }
 func newToken(w *world, _ set) []any { return []any{token.Request{Name: "t" + w.id()}} }
@@ -295,6 +301,10 @@ var matrix = []line{
 	{"passkey.List", authz.Users, authz.Administer, ofRole, spare, checks},
 	{"passkey.Rename", authz.Users, authz.Administer, ofRole, spareKey("n"), checks},
 	{"passkey.Delete", authz.Users, authz.Administer, ofRole, spareKey(), checks},
+	{"notice.Preferences", authz.Users, authz.See, ofItself, nil, needs},
+	{"notice.Deliveries", authz.Users, authz.See, ofItself, nil, needs},
+	{"notice.SetPreferences", authz.Users, authz.Change, ofItself, someWishes, needs},
+	{"notice.SendTest", authz.Users, authz.Change, ofItself, func(*world, set) []any { return []any{"webhook"} }, needs},
 	{"otp.Remove", authz.Users, authz.Administer, ofRole, spare, checks},
 	{"directory.Status", authz.Cluster, authz.See, ofCluster, nil, needs},
 	{"directory.Find", authz.Cluster, authz.See, ofCluster, directorySync, needs},

@@ -110,6 +110,7 @@ var (
 	}
 	changingMembers = []string{
 		"login_id", "age", "request_id", "secret_key", "session_token", "ssh_public_key", "ssh_private_key", "token", "ticket", "remaining",
+		"webhook_secret",
 		"runId", "completions",
 	}
 )

@@ -32,6 +32,7 @@ import (
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/metric"
 	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/notice"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/operation"
 	"berth.dev/berth/internal/manager/resource"
@@ -106,6 +107,7 @@ type API struct {
 	apps       *app.Service
 	idle       *idle.Service
 	operations *operation.Service
+	notices    *notice.Service
 	tenancies  *apply.Service
 
 	graphql http.Handler
@@ -147,7 +149,7 @@ func New(d Deps) *API {
 		proofs:    credentials.Proofs{Identities: n.Identities, OpenID: n.OpenID, Passkeys: n.Passkeys},
 		resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		templates: n.Templates,
-		idle:      n.Idle, operations: n.Operations, tenancies: n.Tenancies,
+		idle:      n.Idle, operations: n.Operations, notices: n.Notices, tenancies: n.Tenancies,
 		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
 		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest, hsts: d.HSTS,
 	}

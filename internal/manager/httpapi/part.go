@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/administration"
 	"berth.dev/berth/internal/manager/httpapi/credentials"
+	"berth.dev/berth/internal/manager/httpapi/notice"
 	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/httpapi/route"
 	"berth.dev/berth/internal/manager/httpapi/scim"
@@ -24,8 +25,8 @@ func (a *API) partRoutes() {
 		Nodes: a.nodes, Resources: a.resources, Sessions: a.sessions,
 		Operations: a.operations, Folders: a.folders, Tenancy: a.tenancy, Tenancies: a.tenancies, Directory: a.directory,
 		Provision: a.provision, NodeID: a.info.NodeID, Now: a.now}
-	s := &scim.Handlers{Provision: a.provision}
-	for _, r := range slices.Concat(c.Routes(), h.Routes(), s.Routes()) {
+	s, n := &scim.Handlers{Provision: a.provision}, &notice.Handlers{Notices: a.notices}
+	for _, r := range slices.Concat(c.Routes(), h.Routes(), s.Routes(), n.Routes()) {
 		who := map[route.Access]access{route.Public: public, route.Probed: probed, route.Signed: signedOnly, route.Unfrozen: unfrozen}[r.Who]
 		a.handle(who, func(c *call) (err error) {
 			if r.Means != "" {

@@ -36,7 +36,7 @@ func TestRequestsAreRead(t *testing.T) {
 	read := map[string]bool{"keep": true, "resume": true, "from": true} // decoded as an api.ExecuteRequest
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, part := range []string{"administration", "credentials"} {
+	for _, part := range []string{"administration", "credentials", "notice"} {
 		more, err := filepath.Glob(part + "/*.go")
 		require.NoError(t, err)
 		files = append(files, more...)

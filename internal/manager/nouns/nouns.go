@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/internal/manager/login"
 	"berth.dev/berth/internal/manager/metric"
 	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/notice"
 	"berth.dev/berth/internal/manager/operation"
 	"berth.dev/berth/internal/manager/operation/callback"
 	"berth.dev/berth/internal/manager/resource"
@@ -62,6 +63,7 @@ type Set struct {
 	Apps       *app.Service
 	Idle       *idle.Service
 	Operations *operation.Service
+	Notices    *notice.Service
 	Usage      *usage.Service
 	Metrics    *metric.Service
 	Purges     *purge.Service
@@ -221,6 +223,11 @@ func New(d Deps) (*Set, error) {
 	}
 	n.Operations, err = operation.New(operation.Deps{Store: d.Store, Clock: d.Clock, IDs: d.IDs, Callbacks: d.Callbacks,
 		Log: part("operation")})
+	if err != nil {
+		return nil, err
+	}
+	n.Notices, err = notice.New(notice.Deps{Store: d.Store, Seal: d.Seal, Mailer: d.Mailer, Receivers: d.Callbacks, Clock: d.Clock,
+		IDs: d.IDs, Random: d.Random, Log: part("notice")})
 	if err != nil {
 		return nil, err
 	}

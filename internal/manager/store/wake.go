@@ -30,6 +30,8 @@ const (
 	TopicDirectory = "directory"
 	// TopicCallbacks says that a session with a callback changed.
 	TopicCallbacks = "callbacks"
+	// TopicNotices says that somebody asked for a notice to try the way.
+	TopicNotices = "notices"
 	// TopicAll is delivered after hints may have been lost: look at everything again.
 	TopicAll = "*"
 )

@@ -420,6 +420,29 @@ export interface CreatedSession {
   statusInfo?: string
 }
 
+/** Deliveries is the answer of GET /notices: the newest first. */
+export interface Deliveries {
+  items: Delivery[]
+}
+
+/** Delivery is a notice on one channel. */
+export interface Delivery {
+  id: string
+  channel: string
+  kind: string
+  at: string
+  subject: Subject | null
+  reason: string
+  text: string
+  /** State is waiting, sent or failed; what failed is not tried again. */
+  state: string
+  attempts: number
+  /** NextAt is when it is tried again, DoneAt when it arrived or was given up, Error what went wrong last. */
+  next_at: string | null
+  done_at: string | null
+  error: string
+}
+
 /** DependencyNode is a session with the sessions that it waits for. */
 export interface DependencyNode {
   session_id: string
@@ -1387,6 +1410,18 @@ export interface Member {
   is_admin: boolean
 }
 
+/** Message is the body of a webhook. */
+export interface Message {
+  /** ID is the same whenever the notice comes again. */
+  id: string
+  kind: string
+  at: string
+  /** Subject is what it tells of; null for a test. */
+  subject: Subject | null
+  reason?: string
+  text: string
+}
+
 /** MountOption is how one folder is mounted. */
 export interface MountOption {
   /** bind */
@@ -1653,6 +1688,30 @@ export type Policy = Record<string, unknown>
 
 /** PolicyKind is whom a resource policy limits. */
 export type PolicyKind = string
+
+/** PreferenceChange is the body of PUT /notices/preferences: all of it replaces what was there. */
+export interface PreferenceChange {
+  email_kinds: string[]
+  webhook_url: string
+  webhook_kinds: string[]
+  /** NewSecret asks for a new secret. A new address always gets one. */
+  new_secret?: boolean
+}
+
+/** Preferences are where the caller hears of what: the answer of GET and PUT /notices/preferences. */
+export interface Preferences {
+  /** Kinds are all kinds of notices: ended, failed, idle, shared. */
+  kinds: string[]
+  /** Email is where e-mails go. NoEmail says why none are sent; it is empty when they are. */
+  email: string
+  no_email: string
+  email_kinds: string[]
+  /** WebhookURL is empty when there is no webhook. */
+  webhook_url: string
+  webhook_kinds: string[]
+  /** WebhookSecret signs what the webhook gets. It is in the answer to the request that made it, and nowhere else. */
+  webhook_secret?: string
+}
 
 /** Preset is a named amount of resources. */
 export interface Preset {
@@ -2225,6 +2284,13 @@ export interface StopAppRequest {
   service_name: string
 }
 
+/** Subject is a session or a folder. */
+export interface Subject {
+  kind: string
+  id: string
+  name: string
+}
+
 /** TaskEvent is the data of background-task events. */
 export interface TaskEvent {
   task_id: string
@@ -2359,6 +2425,17 @@ export interface TreeUsage {
   files: number
   directories: number
   bytes: number
+}
+
+/** Trial is the body of POST /notices/test. */
+export interface Trial {
+  /** email or webhook */
+  channel: string
+}
+
+/** Tried names the notice that a trial sends. */
+export interface Tried {
+  id: string
 }
 
 /** UnknownImage is an image that an agent has and that sessions cannot use. */

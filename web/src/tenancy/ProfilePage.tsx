@@ -10,13 +10,15 @@ import {
   TextInput,
   useMantineColorScheme,
 } from '@mantine/core'
-import { useQuery, useQueryClient, type UseQueryResult } from '@tanstack/react-query'
+import { useQuery } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
-import { useState, type FormEvent, type ReactNode } from 'react'
+import { useState, type FormEvent } from 'react'
 import { Icon } from '@/design/icons'
-import { Ago, Cli, ConfirmAction, Copy, EmptyState, ErrorState, PageHead, Panel, Skeleton, toast, useTitle } from '@/design/parts'
+import { Ago, Cli, ConfirmAction, Copy, EmptyState, PageHead, Panel, toast, useTitle } from '@/design/parts'
 import { setLanguage, t, useLanguage, type Language } from '@/words'
 import { useMe } from './me'
+import { NoticeSettings } from './NoticeSettings'
+import { Loaded, Secret, useDo } from './own'
 import {
   beginTotp,
   createToken,
@@ -40,33 +42,6 @@ import {
 
 const route = getRouteApi('/profile')
 
-/** A use case with its busy time and its refusal. */
-function useDo() {
-  const client = useQueryClient()
-  const [busy, setBusy] = useState(false)
-  const [error, setError] = useState<unknown>(null)
-  const run = async (what: () => Promise<unknown>) => {
-    if (busy) return
-    setBusy(true)
-    setError(null)
-    try {
-      await what()
-      await client.invalidateQueries({ queryKey: ['tenancy'] })
-    } catch (err) {
-      setError(err)
-    } finally {
-      setBusy(false)
-    }
-  }
-  return { busy, run, shown: error !== null && <ErrorState error={error} /> }
-}
-
-function Loaded<T>({ of: q, children }: { of: UseQueryResult<T>; children: (d: T) => ReactNode }) {
-  if (q.isError && q.data === undefined) return <ErrorState error={q.error} retry={() => void q.refetch()} />
-  if (q.data === undefined) return <Skeleton lines={2} />
-  return <>{children(q.data)}</>
-}
-
 export function ProfilePage() {
   const me = useMe()
   const tab = route.useSearch().tab ?? 'account'
@@ -89,6 +64,7 @@ export function ProfilePage() {
           <Tabs.Tab value="account">{t('profile.account')}</Tabs.Tab>
           <Tabs.Tab value="security">{t('profile.security')}</Tabs.Tab>
           <Tabs.Tab value="keys">{t('profile.keys')}</Tabs.Tab>
+          <Tabs.Tab value="notices">{t('notify.tab')}</Tabs.Tab>
           <Tabs.Tab value="dotfiles">{t('profile.dotfiles')}</Tabs.Tab>
         </Tabs.List>
       </Tabs>
@@ -107,6 +83,7 @@ export function ProfilePage() {
           <Ssh />
         </>
       )}
+      {tab === 'notices' && <NoticeSettings />}
       {tab === 'dotfiles' && <Dotfiles />}
     </div>
   )
@@ -338,26 +315,6 @@ function Logins() {
         {act.shown && <div>{act.shown}</div>}
       </div>
     </Panel>
-  )
-}
-
-function Secret({ rows }: { rows: [string, string][] }) {
-  return (
-    <div className="note info">
-      <Icon name="key" />
-      <div className="stack tight grow">
-        <strong>{t('profile.once')}</strong>
-        {rows.map(([k, v]) => (
-          <span key={k} className="row wrap">
-            <span className="soft" style={{ width: 90 }}>
-              {k}
-            </span>
-            <code style={{ overflowWrap: 'anywhere', whiteSpace: 'pre-wrap' }}>{v.length > 200 ? v.slice(0, 60) + '…' : v}</code>
-            <Copy text={v} label={t('do.copy')} />
-          </span>
-        ))}
-      </div>
-    </div>
   )
 }
 

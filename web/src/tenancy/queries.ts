@@ -2,6 +2,7 @@ import { queryOptions } from '@tanstack/react-query'
 import { func, gql, mutate } from '@/api/http'
 import type {
   AdminKeypair,
+  Deliveries,
   Domain as WireDomain,
   Dotfile,
   LoginList,
@@ -11,6 +12,8 @@ import type {
   OTPConfirmed,
   OTPEnrolment,
   OTPStatus,
+  PreferenceChange,
+  Preferences,
   Project as WireProject,
   SSHKeypair,
   SSHPublicKey,
@@ -22,6 +25,7 @@ import type {
   TenancySteps,
   TokenPage,
   TokenRequest,
+  Tried,
   User as WireUser,
 } from '@/api/types'
 import type { Page } from '@/design/paged'
@@ -173,6 +177,20 @@ export const tokensQuery = queryOptions({
 export const createToken = (name: string, expires_in: string, read_only: boolean) =>
   func<NewToken>('/auth/tokens', { body: { name, expires_in, read_only } satisfies Partial<TokenRequest> })
 export const endToken = (id: string) => func<null>(`/auth/tokens/${id}`, { method: 'DELETE' })
+
+export type { Delivery, PreferenceChange, Preferences } from '@/api/types'
+export const noticePreferencesQuery = queryOptions({
+  queryKey: ['tenancy', 'notices', 'preferences'],
+  queryFn: () => func<Preferences>('/notices/preferences'),
+})
+export const setNoticePreferences = (body: PreferenceChange) => func<Preferences>('/notices/preferences', { method: 'PUT', body })
+export const tryNotice = (channel: string) => func<Tried>('/notices/test', { body: { channel } })
+export const deliveriesQuery = queryOptions({
+  queryKey: ['tenancy', 'notices', 'sent'],
+  queryFn: async () => (await func<Deliveries>('/notices')).items,
+  // What waits is sent within seconds, or says why not.
+  refetchInterval: (q) => (q.state.data?.some((d) => d.state === 'waiting') ? 3_000 : false),
+})
 
 export const setFullName = (full_name: string) => func<unknown>('/auth/update-full-name', { body: { full_name } })
 export const setPassword = (old_password: string, new_password: string) =>

@@ -1,6 +1,6 @@
 // Package callback delivers callbacks of sessions over HTTP: rows that moves of sessions leave in the store become requests.
 // It is the one place that connects to addresses that users name, so it checks every address at the moment of connecting. It does
-// not decide which sessions have callbacks. Package operation runs it.
+// not decide which sessions have callbacks. Package operation runs it; package notice sends its webhooks by the same way.
 package callback
 
 import (
@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"sync"
 	"syscall"
 	"time"
@@ -22,7 +24,7 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// Policy says where session callbacks may go. Link-local, multicast and unspecified
+// Policy says where callbacks of sessions and webhooks may go. Link-local, multicast and unspecified
 // addresses, which include the metadata services of clouds, are always refused.
 type Policy struct {
 	// AllowPrivate lets callbacks go to private and loopback addresses.
@@ -40,7 +42,7 @@ func (p Policy) Check(ip netip.Addr) error {
 	switch {
 	case !ip.IsValid(), ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast(), ip == netip.MustParseAddr("fd00:ec2::254"),
 		ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return fault.Deniedf("callbacks may not go to %s", ip)
+		return fault.Deniedf("callbacks and webhooks may not go to %s", ip)
 	case ip.IsPrivate(), ip.IsLoopback(), sharedSpace.Contains(ip):
 		if p.AllowPrivate {
 			return nil
@@ -50,7 +52,7 @@ func (p Policy) Check(ip netip.Addr) error {
 				return nil
 			}
 		}
-		return fault.Deniedf("callbacks may not go to the private address %s", ip).
+		return fault.Deniedf("callbacks and webhooks may not go to the private address %s", ip).
 			WithNext("an administrator can allow its network in the manager's configuration")
 	}
 	return nil
@@ -73,8 +75,8 @@ type Worker struct {
 
 // Run delivers callbacks until ctx ends, a few at a time.
 func (w *Worker) Run(ctx context.Context) {
-	client := w.client()
-	defer client.CloseIdleConnections()
+	client := NewClient(w.Policy)
+	defer client.Close()
 	wakes := w.Store.Wakes(func(topic string) bool { return topic == store.TopicCallbacks })
 	defer wakes.Close()
 	tick := time.NewTicker(every)
@@ -102,10 +104,25 @@ func (w *Worker) Run(ctx context.Context) {
 	}
 }
 
-// callbackClient checks the address at the moment of connecting, after the name is resolved, so that no name
+// CheckAddress refuses what is no address of HTTP that a user may name. Where it leads is checked at the moment of connecting.
+func CheckAddress(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || len(text) > maxAddress || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil {
+		return fault.Invalidf("%.80q is not an address that requests may go to", text).
+			WithNext("use an http or https address without a user name")
+	}
+	return nil
+}
+
+// maxAddress bounds an address in bytes.
+const maxAddress = 2048
+
+// Client sends requests to addresses that users name.
+type Client struct{ http *http.Client }
+
+// NewClient makes a client that checks the address at the moment of connecting, after the name is resolved, so that no name
 // can lead anywhere else. It follows no redirects and uses no proxy.
-func (w *Worker) client() *http.Client {
-	policy := w.Policy
+func NewClient(policy Policy) *Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
 		if err != nil {
@@ -113,15 +130,42 @@ func (w *Worker) client() *http.Client {
 		}
 		return policy.Check(ap.Addr())
 	}}
-	return &http.Client{
+	return &Client{&http.Client{
 		Timeout: timeout,
 		Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConns: atOnce, IdleConnTimeout: 10 * time.Second,
 			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: timeout, MaxResponseHeaderBytes: 64 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	}}
 }
 
-func (w *Worker) deliver(ctx context.Context, client *http.Client, r dbgen.DueCallbacksRow) {
+// Close closes connections that nothing uses.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Post sends JSON and returns the status of the answer, whose body means nothing. The error is Denied for an address that the policy
+// refuses; no error tells the address, which may be a secret.
+func (c *Client) Post(ctx context.Context, address string, header http.Header, body []byte) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	if err != nil {
+		return 0, fault.Invalidf("the address is not one of HTTP")
+	}
+	maps.Copy(req.Header, header)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if f, ok := errors.AsType[*fault.Error](err); ok {
+			return 0, f
+		}
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			return 0, u.Err
+		}
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
+	return resp.StatusCode, nil
+}
+
+func (w *Worker) deliver(ctx context.Context, client *Client, r dbgen.DueCallbacksRow) {
 	err := post(ctx, client, r.Url, r.Body)
 	if ctx.Err() != nil {
 		return // it is due again in a minute
@@ -141,25 +185,13 @@ func (w *Worker) deliver(ctx context.Context, client *http.Client, r dbgen.DueCa
 	}
 }
 
-func post(ctx context.Context, client *http.Client, url string, body []byte) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+func post(ctx context.Context, client *Client, address string, body []byte) error {
+	status, err := client.Post(ctx, address, http.Header{"User-Agent": {"berth-callback/1"}}, body)
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "berth-callback/1")
-	resp, err := client.Do(req)
-	if err != nil {
-		var f *fault.Error
-		if errors.As(err, &f) {
-			return f
-		}
-		return err
-	}
-	defer resp.Body.Close()
-	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // the body means nothing
-	if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
-		return fmt.Errorf("the receiver answered %s", resp.Status)
+	if status >= 500 || status == http.StatusTooManyRequests {
+		return fmt.Errorf("the receiver answered %d %s", status, http.StatusText(status))
 	}
 	return nil
 }

@@ -622,6 +622,48 @@ type MetricProgress struct {
 	Until time.Time
 }
 
+type NoticeDelivery struct {
+	NoticeID    string
+	Channel     string
+	UserID      string
+	Kind        string
+	SubjectKind string
+	Subject     string
+	Name        string
+	Reason      string
+	Words       string
+	At          time.Time
+	State       string
+	Attempts    int32
+	NextAt      time.Time
+	LastError   string
+	MadeAt      time.Time
+	DoneAt      *time.Time
+}
+
+type NoticePreference struct {
+	UserID              string
+	EmailKinds          []string
+	WebhookUrl          *string
+	WebhookKinds        []string
+	WebhookSecretSealed []byte
+	ModifiedAt          time.Time
+}
+
+type NoticeSource struct {
+	ID         string
+	UserID     string
+	Event      string
+	Subject    string
+	Name       string
+	Status     string
+	Result     string
+	Reason     string
+	Detail     string
+	Invitation *string
+	At         time.Time
+}
+
 type ObjectChange struct {
 	Seq        int64
 	Noun       string

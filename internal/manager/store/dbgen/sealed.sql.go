@@ -19,6 +19,15 @@ func (q *Queries) ResealKeypair(ctx context.Context, secretSealed []byte, sshPri
 	return err
 }
 
+const resealNotices = `-- name: ResealNotices :exec
+UPDATE notice_preferences SET webhook_secret_sealed = $1 WHERE user_id = $2
+`
+
+func (q *Queries) ResealNotices(ctx context.Context, sealed []byte, userID string) error {
+	_, err := q.db.Exec(ctx, resealNotices, sealed, userID)
+	return err
+}
+
 const resealResourceGroup = `-- name: ResealResourceGroup :exec
 UPDATE resource_groups SET wsproxy_api_token_sealed = $1 WHERE name = $2
 `
@@ -50,6 +59,35 @@ func (q *Queries) SealedOfKeypairs(ctx context.Context, after string, page int32
 	for rows.Next() {
 		var i SealedOfKeypairsRow
 		if err := rows.Scan(&i.AccessKey, &i.SecretSealed, &i.SshPrivateSealed); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const sealedOfNotices = `-- name: SealedOfNotices :many
+SELECT user_id, webhook_secret_sealed FROM notice_preferences WHERE user_id > $1::uuid AND webhook_secret_sealed IS NOT NULL ORDER BY user_id LIMIT $2 FOR UPDATE
+`
+
+type SealedOfNoticesRow struct {
+	UserID              string
+	WebhookSecretSealed []byte
+}
+
+func (q *Queries) SealedOfNotices(ctx context.Context, after string, page int32) ([]SealedOfNoticesRow, error) {
+	rows, err := q.db.Query(ctx, sealedOfNotices, after, page)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []SealedOfNoticesRow{}
+	for rows.Next() {
+		var i SealedOfNoticesRow
+		if err := rows.Scan(&i.UserID, &i.WebhookSecretSealed); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -120,7 +158,7 @@ func (q *Queries) SealedSettings(ctx context.Context, after string, prefix strin
 }
 
 const waitForWritersOfSecrets = `-- name: WaitForWritersOfSecrets :exec
-LOCK TABLE keypairs, resource_groups, cluster_settings, user_totp IN SHARE MODE
+LOCK TABLE keypairs, resource_groups, cluster_settings, user_totp, notice_preferences IN SHARE MODE
 `
 
 // Returns when every transaction that was writing a secret has ended.
