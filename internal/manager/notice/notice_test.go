@@ -551,7 +551,7 @@ func TestOldNoticesAreForgotten(t *testing.T) {
 	r.wish(r.Admin, notice.Wishes{URL: r.receiver.URL, Webhook: rule.Kinds()})
 	r.Exec(`INSERT INTO notice_deliveries (notice_id, channel, user_id, kind, subject_kind, subject, name, reason, words, at, state, next_at,
 made_at, done_at) SELECT gen_random_uuid(), 'webhook', $1, 'ended', 'session', '', '', '', '', now(), 'sent', now(),
- now() - n * interval '1 second', now()
+ now() - n * interval '1 hour', now()
 FROM generate_series(1, 300) n`, string(r.Admin.UserID))
 	r.fail("labs")
 	r.pass()
