@@ -1,7 +1,7 @@
 import { Modal } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Suspense, useEffect, useState, type ReactNode } from 'react'
-import { onExpired } from '@/api/http'
+import { onExpired, Problem } from '@/api/http'
 import { ErrorState, Skeleton, Toasts } from '@/design/parts'
 import { LoginForm } from '@/tenancy/LoginForm'
 import { loginQuery } from '@/tenancy/login'
@@ -56,12 +56,21 @@ function WithMe({ children }: { children: ReactNode }) {
   const me = useMe()
   const [asking, setAsking] = useState(false)
   useEffect(() => onExpired(() => setAsking(true)), [])
+  // What went wrong after the login was accepted; null while the login itself is asked for.
+  const [problem, setProblem] = useState<unknown>(null)
   const done = async () => {
     const before = me.email
-    await client.cancelQueries({ queryKey: meQuery.queryKey }) // one that began before the login would say that nobody is logged in
-    const after = await client.fetchQuery({ ...meQuery, staleTime: 0 })
-    // Another person must not see what the page still shows of the first.
-    if (after.email !== before) location.reload()
+    try {
+      await client.cancelQueries({ queryKey: meQuery.queryKey }) // one that began before the login would say that nobody is logged in
+      const after = await client.fetchQuery({ ...meQuery, staleTime: 0 })
+      // Another person must not see what the page still shows of the first.
+      if (after.email !== before) location.reload()
+    } catch (err) {
+      // A login that has ended already is asked for again.
+      setProblem(err instanceof Problem && err.status === 401 ? null : err)
+      return
+    }
+    setProblem(null)
     setAsking(false)
     void client.invalidateQueries()
   }
@@ -79,7 +88,11 @@ function WithMe({ children }: { children: ReactNode }) {
         <p className="soft" style={{ marginBottom: 12 }}>
           {t('login.again.text')}
         </p>
-        <LoginForm as={me.email} onDone={() => void done()} />
+        {problem === null ? (
+          <LoginForm as={me.email} onDone={() => void done()} />
+        ) : (
+          <ErrorState what={t('login.again.unread')} error={problem} retry={() => void done()} />
+        )}
       </Modal>
     </>
   )

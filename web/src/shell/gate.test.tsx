@@ -1,0 +1,60 @@
+import { screen, waitFor } from '@testing-library/react'
+import userEvent from '@testing-library/user-event'
+import { afterEach, expect, test, vi } from 'vitest'
+import { expire } from '@/api/http'
+import { answering, refusing, show } from '../../test/wrap'
+import { Gate } from './Gate'
+
+// The form of the login has tests of its own.
+vi.mock('@/tenancy/LoginForm', () => ({ LoginForm: ({ onDone }: { onDone: () => void }) => <button onClick={onDone}>Log in</button> }))
+afterEach(() => vi.unstubAllGlobals())
+
+/** A cluster whose network a test takes away. */
+function cluster() {
+  const state: { broken: '' | 'network' | 'login' } = { broken: '' }
+  answering((a) => {
+    if (a.url === '/server/login-check') return { authenticated: true, data: { access_key: 'AK', role: 'user', status: 'active' } }
+    if (state.broken === 'network') throw new TypeError('Failed to fetch')
+    if (state.broken === 'login') return refusing(401, { title: 'Nobody is logged in.' })
+    return { data: { user: { email: 'ada@x', groups: [] } } }
+  })
+  return state
+}
+
+async function expired() {
+  const state = cluster()
+  show(
+    <Gate>
+      <textarea aria-label="draft" />
+    </Gate>,
+  )
+  await userEvent.type(await screen.findByLabelText('draft'), 'not lost')
+  expire()
+  return { state, login: await screen.findByRole('button', { name: 'Log in' }) }
+}
+
+const draft = () => (screen.getByLabelText('draft') as HTMLTextAreaElement).value
+
+test('when the network fails after a new login, that is said and can be tried again', async () => {
+  const { state, login } = await expired()
+  state.broken = 'network'
+  await userEvent.click(login)
+  expect(await screen.findByText('The cluster does not answer.')).toBeTruthy()
+  expect(screen.queryByRole('button', { name: 'Log in' })).toBeNull()
+  state.broken = ''
+  await userEvent.click(screen.getByRole('button', { name: 'Try again' }))
+  await waitFor(() => expect(screen.queryByText('The cluster does not answer.')).toBeNull())
+  expect(screen.queryByRole('button', { name: 'Log in' })).toBeNull()
+  expect(draft()).toBe('not lost')
+})
+
+test('a new login that has ended already is asked for again', async () => {
+  const { state, login } = await expired()
+  state.broken = 'login'
+  await userEvent.click(login)
+  await waitFor(() => expect(screen.getByRole('button', { name: 'Log in' })).toBeTruthy())
+  state.broken = ''
+  await userEvent.click(screen.getByRole('button', { name: 'Log in' }))
+  await waitFor(() => expect(screen.queryByRole('button', { name: 'Log in' })).toBeNull())
+  expect(draft()).toBe('not lost')
+})
