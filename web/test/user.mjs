@@ -311,6 +311,8 @@ try {
   })
   await s.at('save-as-image', page, async () => {
     await page.locator('.pagehead').getByRole('button', { name: 'More', exact: true }).click()
+    await page.getByRole('menuitem', { name: 'Save as image' }).waitFor()
+    await s.accessible(page, 'menu of a session')
     await page.getByRole('menuitem', { name: 'Save as image' }).click()
     await page.getByLabel('Tag of the image').fill(`v${id}`)
     await page.getByRole('dialog').getByRole('button', { name: 'Save as image' }).click()

@@ -1,5 +1,5 @@
 import { t } from '@/words'
-import { Button, createTheme, Modal, Tooltip, type MantineColorsTuple } from '@mantine/core'
+import { Button, createTheme, Menu, Modal, Tooltip, type MantineColorsTuple } from '@mantine/core'
 
 // Mantine wants ten shades; what is shown comes from tokens.css by the variables that base.css sets.
 const accent: MantineColorsTuple = [
@@ -55,6 +55,8 @@ export const theme = createTheme({
       })) as never,
       styles: { title: { fontWeight: 600, fontSize: 15 } },
     }),
+    // The placeholder would take the focus in place of the first item, and is nothing that a menu may hold (ARIA).
+    Menu: Menu.extend({ defaultProps: { withInitialFocusPlaceholder: false } }),
     Tooltip: Tooltip.extend({ defaultProps: { openDelay: 350, transitionProps: { duration: 120 } } }),
   },
 })
