@@ -186,22 +186,26 @@ func (l *workload) room(name, agent string) result {
 	return r
 }
 
-// handing gives an agent a session that takes most of it, and returns what is done while the agent is broken: the session is ended by
-// force, and another one waits for its room.
-func (l *workload) handing(agent string) (during func()) {
+// handing gives an agent a session that takes most of it, and returns what is done while the agent is broken for a while: the session is
+// ended by force, and another one waits for its room. An end that nobody acknowledged may not have come to pass, so it is asked for again
+// before the other one comes: that one and all behind it would wait for a session that nobody ended.
+func (l *workload) handing(agent string, lasts time.Duration) (during func()) {
 	l.turns++
 	l.holder, l.heir = fmt.Sprintf("turn-%d", l.turns), fmt.Sprintf("turn-%d-heir", l.turns)
 	l.handed = agent
 	l.room(l.holder, agent)
 	l.become("RUNNING", l.holder)
 	return func() {
-		l.force(l.holder)
+		for end := time.Now().Add(lasts + patience); !l.force(l.holder) && time.Now().Before(end); <-time.After(200 * time.Millisecond) {
+		}
 		l.room(l.heir, agent)
 	}
 }
 
-func (l *workload) force(name string) {
-	l.attempt(30*time.Second, "session", "rm", "--force", "--yes", name)
+// force ends a session by force, and reports whether it has been acknowledged that there is none.
+func (l *workload) force(name string) bool {
+	r, _ := l.attempt(30*time.Second, "session", "rm", "--force", "--yes", name)
+	return r.code == 0 || r.code == 3 // of no such session
 }
 
 // handoverBroken: the session that waited for the room runs, and was not placed where it had no room yet.

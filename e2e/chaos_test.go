@@ -163,7 +163,7 @@ func (c *chaos) play(d disturbance) {
 	}
 	r.rounds++
 	began := time.Now()
-	handover := c.handing(c.struck(d))
+	handover := c.handing(c.struck(d), d.lasts)
 	c.underway()
 	burst := c.burst()
 	<-time.After(time.Duration(c.rand.Int64N(int64(burstLead)))) // so that faults find the burst's jobs at every step
