@@ -3,7 +3,7 @@ import { Link } from '@tanstack/react-router'
 import { amount, slotName } from '@/design/amounts'
 import { Ago, ErrorState, Meter, Panel, Skeleton, StateBadge } from '@/design/parts'
 import { ClusterUse } from '@/resource/ClusterUse'
-import { agentsQuery, schedulerQuery } from '@/resource/queries'
+import { illAgentsQuery, schedulerQuery } from '@/resource/queries'
 import { queueQuery } from '@/session/queries'
 import { t, tAny } from '@/words'
 
@@ -73,7 +73,7 @@ function Queue() {
 
 function ClusterNow() {
   const sched = useQuery(schedulerQuery)
-  const agents = useQuery(agentsQuery)
+  const ill = useQuery(illAgentsQuery).data
   const sums: Record<string, { used: number; all: number }> = {}
   for (const g of sched.data?.scaling_groups ?? []) {
     for (const [slot, all] of Object.entries(g.capacity)) {
@@ -82,9 +82,6 @@ function ClusterNow() {
       at.used += amount(g.occupied[slot]) ?? 0
     }
   }
-  // Who cannot take work: lost, or shut to new sessions.
-  const ill = agents.data?.filter((a) => a.status !== 'ALIVE' || !a.schedulable) ?? []
-  // The list of agents has a bound; the groups count all of them.
   const sum = (of: 'agents_alive' | 'agents_lost') => (sched.data?.scaling_groups ?? []).reduce((n, g) => n + g[of], 0)
   const lost = sum('agents_lost')
   return (
@@ -113,7 +110,7 @@ function ClusterNow() {
               {lost > 0 && <span className="bad"> · {t('agent.lost', { n: lost })}</span>}
             </span>
           </div>
-          {ill.slice(0, 5).map((a) => (
+          {ill?.items.map((a) => (
             <div key={a.id} className="row small">
               <Link to="/admin/cluster" search={{ agent: a.id }} className="grow cut" title={a.id}>
                 {a.id}
@@ -121,7 +118,11 @@ function ClusterNow() {
               <StateBadge status={a.status === 'ALIVE' ? 'CORDONED' : a.status} plain />
             </div>
           ))}
-          {ill.length > 5 && <span className="small dim">{t('home.more', { n: ill.length - 5 })}</span>}
+          {ill && ill.total > ill.items.length && (
+            <Link to="/admin/cluster" search={{ show: 'ill' }} className="small">
+              {t('home.more', { n: ill.total - ill.items.length })}
+            </Link>
+          )}
         </div>
       )}
     </Panel>

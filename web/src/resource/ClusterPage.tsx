@@ -1,10 +1,12 @@
-import { Button, Checkbox, Modal, Tabs, Tooltip } from '@mantine/core'
+import { Button, Checkbox, Modal, Tabs, TextInput, Tooltip } from '@mantine/core'
+import { useDebouncedCallback } from '@mantine/hooks'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import { amount, bytes, order, slotLine, slotName } from '@/design/amounts'
-import { Listing, type Column } from '@/design/DataTable'
+import { DataTable, Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
+import { usePaged } from '@/design/paged'
 import {
   Ago,
   Cli,
@@ -22,7 +24,7 @@ import {
 import { healthQuery } from '@/operation/queries'
 import { endSession, queueQuery, type Session } from '@/session/queries'
 import { t, tAny } from '@/words'
-import { agentQuery, agentsQuery, cordon, schedulerQuery, type Agent } from './queries'
+import { agentFigures, agentFilter, agentOrder, agentQuery, agentRowQuery, cordon, listAgents, schedulerQuery, type Agent } from './queries'
 import { Devices } from './Devices'
 import { Groups } from './Groups'
 import { ClusterUse } from './ClusterUse'
@@ -35,18 +37,25 @@ export function ClusterPage() {
   const tab = route.useSearch().tab ?? 'agents'
   const go = useNavigate({ from: '/admin/cluster' })
   useTitle(t('nav.cluster'))
-  const agents = useQuery(agentsQuery)
   const queue = useQuery(queueQuery)
+  const scheduler = useQuery(schedulerQuery)
   const problems = useQuery(healthQuery(true))
   const search = route.useSearch()
   const open = search.agent ?? ''
   const setOpen = (id: string) => void go({ search: ({ agent: _, ...old }) => (id ? { ...old, agent: id } : old), replace: !id })
-  const shown = agents.data?.find((a) => a.id === open)
+  const shown = useQuery({ ...agentRowQuery(open), enabled: !!open })
+  const groups = scheduler.data?.scaling_groups
   return (
     <div className="page">
       <PageHead
         title={t('nav.cluster')}
-        sub={agents.data && <span>{t('cluster.sum', { n: agents.data.length, w: queue.data?.total ?? 0 })}</span>}
+        sub={
+          groups && (
+            <span>
+              {t('cluster.sum', { n: groups.reduce((n, g) => n + g.agents_alive + g.agents_lost, 0), w: queue.data?.total ?? 0 })}
+            </span>
+          )
+        }
       />
       {!!problems.data?.length && (
         <Panel title={t('cluster.problems', { n: problems.data.length })} body={false}>
@@ -77,26 +86,127 @@ export function ClusterPage() {
           <Tabs.Tab value="groups">{t('cluster.groups')}</Tabs.Tab>
         </Tabs.List>
       </Tabs>
-      {tab === 'agents' &&
-        (agents.isError && !agents.data ? (
-          <ErrorState error={agents.error} retry={() => void agents.refetch()} />
-        ) : !agents.data ? (
-          <Skeleton lines={4} h={40} />
-        ) : agents.data.length === 0 ? (
-          <EmptyState title={t('cluster.noagents')} text={t('cluster.noagents.text')} cli="berth agent --config agent.toml" />
-        ) : (
-          <div className="tiles">
-            {agents.data.map((a) => (
-              <Tile key={a.id} of={a} onOpen={() => setOpen(a.id)} />
-            ))}
-          </div>
-        ))}
+      {tab === 'agents' && (
+        <Agents
+          search={search}
+          set={(part) => void go({ search: (old) => ({ ...old, ...part }) as typeof old, replace: true })}
+          onOpen={(a) => setOpen(a.id)}
+        />
+      )}
       {tab === 'queue' && <Queue rows={queue.data?.items} error={queue.error} retry={() => void queue.refetch()} group={search.group} />}
       {tab === 'groups' && <Groups />}
-      <Modal opened={!!shown} onClose={() => setOpen('')} title={shown?.id} size={680}>
-        {shown && <AgentDetail of={shown} />}
+      <Modal opened={!!open} onClose={() => setOpen('')} title={open} size={680}>
+        {shown.isError ? (
+          <ErrorState error={shown.error} retry={() => void shown.refetch()} />
+        ) : shown.data ? (
+          <AgentDetail of={shown.data} />
+        ) : shown.data === null ? (
+          <EmptyState title={t('cluster.nosuch')} />
+        ) : (
+          <Skeleton lines={4} />
+        )}
       </Modal>
     </div>
+  )
+}
+
+/** More agents than these are rows of a table instead of tiles. */
+const mostTiles = 48
+
+export interface AgentSearch {
+  q?: string | undefined
+  show?: string | undefined
+  order?: string | undefined
+}
+
+export function Agents(p: { search: AgentSearch; set: (part: AgentSearch) => void; onOpen: (a: Agent) => void }) {
+  const { search, set, onOpen } = p
+  const filter = agentFilter(search.q, search.show === 'ill' ? 'ill' : 'all')
+  const order = search.order ?? agentOrder
+  const paged = usePaged<Agent>(['resource', 'agents', filter, order], (l, o, s) => listAgents(filter, order, l, o, s), agentFigures)
+  const [text, setText] = useState(search.q ?? '')
+  const find = useDebouncedCallback((q: string) => set({ q: q || undefined }), 200)
+  const everything = !search.q && search.show !== 'ill'
+  if (everything && paged.total === 0) {
+    return <EmptyState title={t('cluster.noagents')} text={t('cluster.noagents.text')} cli="berth agent --config agent.toml" />
+  }
+  const few = paged.total !== undefined && paged.total <= mostTiles
+  const held = (a: Agent, slot: string) => (
+    <Meter slot={slot} used={amount(a.occupied[slot]) ?? 0} of={amount(a.available[slot]) ?? 0} label={slotName(slot)} />
+  )
+  const columns: Column<Agent>[] = [
+    { id: 'id', title: t('col.name'), width: 'minmax(180px, 2fr)', sort: 'id', cell: (a) => <span title={a.id}>{a.id}</span> },
+    {
+      id: 'status',
+      title: t('col.status'),
+      width: '120px',
+      sort: 'status',
+      cell: (a) => <StateBadge status={stateOfAgent(a)} />,
+      glow: stateOfAgent,
+    },
+    { id: 'group', title: t('about.group'), width: '140px', sort: 'scaling_group', wide: true, cell: (a) => a.scaling_group },
+    { id: 'cpu', title: slotName('cpu'), width: 'minmax(160px, 1fr)', wide: true, cell: (a) => held(a, 'cpu') },
+    { id: 'mem', title: slotName('mem'), width: 'minmax(160px, 1fr)', wide: true, cell: (a) => held(a, 'mem') },
+    { id: 'containers', title: t('cluster.kernels'), width: '90px', num: true, cell: (a) => a.container_count },
+    { id: 'version', title: t('agent.version'), width: '120px', sort: 'version', wide: true, cell: (a) => a.version },
+  ]
+  return (
+    <>
+      {(!few || !everything) && (
+        <div className="row wrap">
+          {(['all', 'ill'] as const).map((s) => (
+            <button
+              key={s}
+              type="button"
+              className="chip"
+              aria-pressed={(search.show ?? 'all') === s}
+              onClick={() => set({ show: s === 'all' ? undefined : s })}>
+              {t(`cluster.show.${s}`)}
+            </button>
+          ))}
+          <TextInput
+            type="search"
+            size="xs"
+            w={240}
+            className="end"
+            placeholder={t('cluster.find')}
+            aria-label={t('cluster.find')}
+            value={text}
+            leftSection={<Icon name="search" size={14} />}
+            onChange={(e) => {
+              setText(e.currentTarget.value)
+              find(e.currentTarget.value)
+            }}
+          />
+        </div>
+      )}
+      {paged.error && paged.total === undefined ? (
+        <ErrorState error={paged.error} retry={paged.retry} />
+      ) : paged.total === undefined ? (
+        <Skeleton lines={4} h={40} />
+      ) : few && paged.total > 0 ? (
+        <div className="tiles">
+          {Array.from({ length: paged.total }, (_, i) => paged.row(i)).map((a) => a && <Tile key={a.id} of={a} onOpen={() => onOpen(a)} />)}
+        </div>
+      ) : (
+        <div className="panel">
+          <DataTable
+            label={t('nav.agents')}
+            columns={columns}
+            total={paged.total}
+            row={paged.row}
+            rowKey={(a) => a.id}
+            onRange={paged.onRange}
+            onOpen={onOpen}
+            error={paged.error}
+            retry={paged.retry}
+            order={order}
+            onOrder={(o) => set({ order: o })}
+            empty={<EmptyState title={t('cluster.nofound')} />}
+          />
+        </div>
+      )}
+    </>
   )
 }
 

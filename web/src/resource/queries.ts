@@ -1,5 +1,6 @@
 import { queryOptions } from '@tanstack/react-query'
-import { func, gql, mutate, parsed } from '@/api/http'
+import { func, gql, mutate, parsed, quoted } from '@/api/http'
+import type { Page } from '@/design/paged'
 import type {
   AgentWork,
   GroupStatus,
@@ -16,7 +17,6 @@ export const limitsQuery = (group: string) =>
   queryOptions({
     queryKey: ['resource', 'limits', group],
     queryFn: async () => (await func<Limits>('/resource/limits', { query: { group } })).limits,
-    refetchInterval: 30_000,
   })
 
 export type { Preset } from '@/api/types'
@@ -24,7 +24,6 @@ export type { Preset } from '@/api/types'
 export const presetsQuery = (group: string, scalingGroup?: string) =>
   queryOptions({
     queryKey: ['resource', 'presets', group, scalingGroup ?? ''],
-    refetchInterval: 20_000,
     queryFn: () =>
       func<PresetCheck>('/resource/check-presets', { body: scalingGroup ? { group, scaling_group: scalingGroup } : { group } }),
   })
@@ -68,31 +67,59 @@ interface RawAgent {
   conditions: string | null
 }
 
-export const agentsQuery = queryOptions({
-  queryKey: ['resource', 'agents'],
-  refetchInterval: 5_000,
-  queryFn: async () => {
-    const ask = (
-      status: string,
-    ) => `agent_list(limit: 100, offset: 0, status: "${status}") { items { id status architecture scaling_group schedulable addr version
-      available_slots occupied_slots live_stat hardware_metadata conditions container_count first_contact } }`
-    type One = { items: (RawAgent & Omit<Agent, 'available'>)[] }
-    const d = await gql<{ alive: One; lost: One }>(`query { alive: ${ask('ALIVE')} lost: ${ask('LOST')} }`)
-    return [...d.lost.items, ...d.alive.items].map((a): Agent => {
-      const stat = parsed<{ node?: Agent['node']; devices?: Agent['devices'] }>(a.live_stat, {})
-      const c = parsed<unknown>(a.conditions, [])
-      return {
-        ...a,
-        available: parsed(a.available_slots, {}),
-        occupied: parsed(a.occupied_slots, {}),
-        node: stat.node ?? {},
-        devices: stat.devices ?? {},
-        hardware: parsed<{ devices?: Agent['hardware'] }>(a.hardware_metadata, {}).devices ?? [],
-        conditions: Array.isArray(c) ? (c as Agent['conditions']) : [],
-      }
-    })
-  },
+const agentOf = (a: RawAgent & Omit<Agent, 'available'>): Agent => {
+  const stat = parsed<{ node?: Agent['node']; devices?: Agent['devices'] }>(a.live_stat, {})
+  const c = parsed<unknown>(a.conditions, [])
+  return {
+    ...a,
+    available: parsed(a.available_slots, {}),
+    occupied: parsed(a.occupied_slots, {}),
+    node: stat.node ?? {},
+    devices: stat.devices ?? {},
+    hardware: parsed<{ devices?: Agent['hardware'] }>(a.hardware_metadata, {}).devices ?? [],
+    conditions: Array.isArray(c) ? (c as Agent['conditions']) : [],
+  }
+}
+
+/** Which agents: by a part of the name, and all that are in the cluster or only those that take no work. */
+export function agentFilter(q: string | undefined, show: 'all' | 'ill' = 'all'): string {
+  const out = ['status != "TERMINATED"']
+  if (show === 'ill') out.push('(status != "ALIVE" | schedulable == false)')
+  if (q) out.push(`id ilike ${quoted(`%${q.replace(/[%_]/g, '\\$&')}%`)}`)
+  return out.join(' & ')
+}
+
+/** A page of agents; lost ones come first. */
+export async function listAgents(filter: string, order: string, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Agent>> {
+  const d = await gql<{ agent_list: { items: (RawAgent & Omit<Agent, 'available'>)[]; total_count: number } }>(
+    `query($filter: String, $order: String, $limit: Int!, $offset: Int!) {
+      agent_list(limit: $limit, offset: $offset, status: null, filter: $filter, order: $order) { total_count items { id status architecture
+        scaling_group schedulable addr version available_slots occupied_slots live_stat hardware_metadata conditions container_count
+        first_contact } } }`,
+    { filter, order, limit, offset },
+    signal,
+  )
+  return { total: d.agent_list.total_count, items: d.agent_list.items.map(agentOf) }
+}
+
+/** Figures of agents come every few seconds, and no event tells of them. */
+export const agentFigures = 5_000
+
+/** The agents that take no work: lost, or shut to new sessions. */
+export const illAgentsQuery = queryOptions({
+  queryKey: ['resource', 'agents', 'ill'],
+  queryFn: ({ signal }) => listAgents(agentFilter(undefined, 'ill'), agentOrder, 5, 0, signal),
 })
+
+export const agentOrder = '-status,id'
+
+/** One agent as the list shows it; null when there is none. */
+export const agentRowQuery = (id: string) =>
+  queryOptions({
+    queryKey: ['resource', 'agents', 'one', id],
+    refetchInterval: agentFigures,
+    queryFn: async ({ signal }) => (await listAgents(`id == ${quoted(id)}`, agentOrder, 1, 0, signal)).items[0] ?? null,
+  })
 
 export const agentQuery = (id: string) =>
   queryOptions({

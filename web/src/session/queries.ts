@@ -97,7 +97,6 @@ export async function listSessions(
 export const mineQuery = (me: string) =>
   queryOptions({
     queryKey: ['session', 'mine', me],
-    refetchInterval: 20_000,
     queryFn: ({ signal }) => listSessions({ owner: 'me', status: 'live' }, me, 50, 0, signal),
   })
 
@@ -110,7 +109,7 @@ export const recentQuery = (me: string) =>
 export const queueQuery = queryOptions({
   queryKey: ['session', 'queue'],
   queryFn: ({ signal }) => listSessions({ status: 'waiting', order: 'created_at' }, '', 50, 0, signal),
-  refetchInterval: 15_000,
+  refetchInterval: 15_000, // no event tells that a session waits for another reason
 })
 
 export const searchSessionsQuery = (text: string) =>

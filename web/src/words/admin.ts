@@ -18,6 +18,12 @@ export const admin = {
   'cluster.problems': ['{n} {n|problem|problems}', '문제 {n}건'],
   'cluster.queue': ['Queue', '대기열'],
   'cluster.groups': ['Resource groups', '자원 그룹'],
+  'cluster.find': ['Find an agent by its name', '이름으로 에이전트 찾기'],
+  'cluster.show.all': ['All', '전체'],
+  'cluster.show.ill': ['Take no work', '작업을 받지 않음'],
+  'cluster.nofound': ['No agent is like that', '해당하는 에이전트가 없습니다'],
+  'cluster.nosuch': ['This agent is not in the cluster any more', '이 에이전트는 더 이상 클러스터에 없습니다'],
+  'cluster.kernels': ['Containers', '컨테이너'],
   'cluster.noagents': ['No agent has joined', '연결된 에이전트가 없습니다'],
   'cluster.noagents.text': [
     'An agent is a machine that runs sessions. It joins with a token.',

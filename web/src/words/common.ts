@@ -133,10 +133,7 @@ export const common = {
   'login.password.differ': ['The two new passwords differ.', '두 비밀번호가 서로 다릅니다.'],
   'login.replace': ['Change the password and log in', '비밀번호를 바꾸고 로그인'],
   'login.again': ['Your login has ended', '로그인이 만료되었습니다'],
-  'login.again.unread': [
-    'You are logged in again, but the page could not go on.',
-    '다시 로그인했지만 페이지를 계속할 수 없습니다.',
-  ],
+  'login.again.unread': ['You are logged in again, but the page could not go on.', '다시 로그인했지만 페이지를 계속할 수 없습니다.'],
   'login.again.text': [
     'Log in again to go on where you were. Nothing on this page is lost.',
     '다시 로그인하면 하던 일을 이어갈 수 있습니다. 이 페이지의 내용은 그대로입니다.',
