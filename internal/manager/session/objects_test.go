@@ -18,6 +18,8 @@ import (
 // objects follows changes of objects as an actor.
 func (w hubWorld) objects(a authz.Actor) <-chan session.Event {
 	w.T.Helper()
+	// A connection for hints that comes only now might be the second one: readers would be told to look at everything.
+	managertest.Soon(w.T, "hints come", func() bool { return w.Store.Connections() > 0 })
 	c, err := w.Sessions.Events(w.T.Context(), a, session.EventFilter{FromNow: true, Objects: true})
 	require.NoError(w.T, err)
 	return c
