@@ -132,3 +132,74 @@ func TestLifoAgesNobody(t *testing.T) {
 		require.NoError(t, set(order, 1e-9), order)
 	}
 }
+
+// TestAnEndMakesRoomWithinAGuarantee: a session that was held back comes first as soon as another one of its owner ends, wherever that ran,
+// because it is then within the guarantee.
+func TestAnEndMakesRoomWithinAGuarantee(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	require.NoError(t, c.SetGroup(scheduler.Group{Name: "h"}))
+	c.SetAgent("h", agent("elsewhere", 4, 8))
+	c.SetTree(treeOf(quota.Rule{Node: quota.ID{Project: "p", User: "ada"}, Guaranteed: cpus(2)}))
+	busy := holding("a", cores(2))
+	busy.Owner, busy.Lifetime = owned(0, "cyd", nil).Owner, time.Hour
+	c.Run("g", busy)
+	held := holding("elsewhere", cores(1))
+	held.Owner = owned(0, "ada", nil).Owner
+	c.Run("h", held)
+	c.Enqueue("g", owned(1, "bob", ask(4, 1)))
+	c.Enqueue("g", owned(2, "ada", ask(2, 1)))
+	require.Empty(t, pass(t, c, now))
+	e, _ := c.Explain("s02")
+	require.Equal(t, scheduler.WaitsBehind, e.Reason)
+	require.Equal(t, 2, e.Position)
+	c.Remove("on-elsewhere")
+	require.Equal(t, []string{"s02"}, started(pass(t, c, now)))
+}
+
+// TestGuaranteesOfAGroupProtectWhatRunsThere: whoever is within a guarantee, in all groups or in this one, is no victim of others who are.
+func TestGuaranteesOfAGroupProtectWhatRunsThere(t *testing.T) {
+	t.Parallel()
+	user := func(name cluster.UserID) quota.ID { return quota.ID{Project: "p", User: name} }
+	for _, group := range []string{"", "g"} {
+		c := filled(t, scheduler.Group{Preemption: scheduler.Preemption{Enabled: true, Order: "newest", VictimScope: "project"}}, "a")
+		c.SetTree(treeOf(quota.Rule{Node: user("bob"), Guaranteed: cpus(2)}, quota.Rule{Node: user("ada"), Group: group, Guaranteed: cpus(2)}))
+		for i, name := range []string{"cyd", "ada"} {
+			r := preemptible(cluster.SessionID("of-"+name), "a", 10, 2*i, 2)
+			r.Owner, r.StartedAt = owned(0, name, nil).Owner, now.Add(time.Duration(i)*time.Minute) // ada's is the newest
+			c.Run("g", r)
+		}
+		c.Enqueue("g", owned(1, "bob", ask(2, 1)))
+		got := pass(t, c, now.Add(time.Hour))
+		require.Len(t, got, 1)
+		require.Equal(t, []cluster.SessionID{"of-cyd"}, got[0].Preempt, "guaranteed in %q", group)
+	}
+}
+
+// TestPrivateSessionsCountForEveryOwner: for the keypair and for the user, as others do.
+func TestPrivateSessionsCountForEveryOwner(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeKeypair, ID: "bob"}, &scheduler.Quota{Sessions: -1, Private: 5})
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeDomain, ID: "d"}, &scheduler.Quota{Sessions: -1, Private: 0})
+	s := job(1, 10, 0, ask(1, 1))
+	s.Private = true
+	require.Equal(t, "domain d has 0 live private sessions, the limit is 0", c.Probe("g", now, s).Hold.Text)
+}
+
+// TestEveryOwnerOverALimitIsNamed: sessions that ask for the same share an explanation only where it is the same.
+func TestEveryOwnerOverALimitIsNamed(t *testing.T) {
+	t.Parallel()
+	s := scheduler.Snapshot{Now: now, Group: scheduler.Group{Name: "g"}, Agents: []scheduler.Agent{agent("a", 4, 8)},
+		Quotas: map[scheduler.Scope]scheduler.Quota{}}
+	for i, name := range []string{"ada", "bob", "cyd", "dan"} {
+		s.Quotas[scheduler.Scope{Kind: scheduler.ScopeUser, ID: name}] = scheduler.Quota{Sessions: 0, Private: -1}
+		s.Pending = append(s.Pending, owned(i, name, ask(1, 1)))
+	}
+	list, err := scheduler.Plan(s)
+	require.NoError(t, err)
+	require.Len(t, list, 4)
+	for i, name := range []string{"ada", "bob", "cyd", "dan"} {
+		require.Equal(t, "user "+name+" has 0 live sessions, the limit is 0", list[i].Hold.Text)
+	}
+}

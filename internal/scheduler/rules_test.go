@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/scheduler"
 )
@@ -285,4 +286,16 @@ func TestAGangsPlaceIsKeptWhereItMayRun(t *testing.T) {
 	require.Empty(t, pass(t, c, now))
 	e, _ := c.Explain("s01")
 	require.Equal(t, []string{"wait for sessions on agent b to end"}, e.Remedies)
+}
+
+// TestMoreIsHeldThanThereIs: a device that became smaller than what is held of it has nothing left; what others have left is there.
+func TestMoreIsHeldThanThereIs(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{Rules: map[cluster.SlotName]alloc.Rule{cluster.SlotCPU: alloc.Divisible}})
+	a := agent("a", 2, 8)
+	a.Devices[0].Capacity = 500
+	c.SetAgent("g", a)
+	c.Run("g", holding("a", cores(1)))
+	c.Enqueue("g", job(1, 10, 0, cluster.Slots{cluster.SlotCPU: 1000}))
+	require.Equal(t, []string{"s01"}, started(pass(t, c, now)))
 }
