@@ -43,15 +43,15 @@ func TestRequestsThatNobodyMakesAreForgotten(t *testing.T) {
 		require.LessOrEqual(t, len(c.idle), maxIdle)
 		require.LessOrEqual(t, len(c.groups["g"].search.cache), known+maxIdle)
 		require.Len(t, c.kinds, 1, "kinds are forgotten at once")
+		require.Len(t, c.groups["g"].queue.kinds, 1)
 	}
-	require.Len(t, c.shapes, known+maxIdle)
+	require.Equal(t, known+maxIdle, len(c.shapes))
 	newest := waitingFor("newest", ask(2*maxIdle))
 	c.Enqueue("g", newest)
-	require.Len(t, c.shapes, known+maxIdle, "it is remembered")
+	require.Equal(t, known+maxIdle, len(c.shapes), "it is remembered")
 	c.Remove("newest")
 	c.Enqueue("g", waitingFor("oldest", ask(1)))
-	require.Len(t, c.shapes, known+maxIdle+1, "it is new again")
-	require.NotNil(t, c.sessions["stays"].waiting.lane.kind.units[0].shape)
+	require.Equal(t, known+maxIdle+1, len(c.shapes), "it is new again")
 	require.Contains(t, c.shapes, c.sessions["stays"].waiting.lane.kind.units[0].shape.key)
 }
 
@@ -106,5 +106,6 @@ func TestTheLeastThatIsKeptIsTold(t *testing.T) {
 		require.Equal(t, cluster.Slots{cluster.SlotCPU: 1000 + kept}, e.Shortfall)
 	}
 	e := explainLevel(&quota.Excess{Room: quota.Room{Node: at, Limit: 1000, Used: 999}, Slot: cluster.SlotCPU, Asked: 1000})
-	require.Equal(t, []string{"ask for 0.001 cpu at most", "wait until sessions in d/train end", "ask for a higher limit of d/train"}, e.Remedies)
+	require.Equal(t, []string{"ask for 0.001 cpu at most", "wait until sessions in d/train end", "ask for a higher limit of d/train"},
+		e.Remedies)
 }
