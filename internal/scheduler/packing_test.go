@@ -49,7 +49,9 @@ func TestRequestsAsPackingSeesThem(t *testing.T) {
 		maps.Copy(out, more)
 		return out
 	}
-	gpus := func(n, milli int) packing.Request { return packing.Request{CPU: 1500, Mem: 3, GPUs: n, Milli: int32(milli)} }
+	gpus := func(n, milli int) packing.Request {
+		return packing.Request{CPU: 1500, Mem: 3, GPUs: n, Milli: int32(milli)}
+	}
 	cuda := func(v cluster.Amount) cluster.Slots { return base(cluster.Slots{"cuda.shares": v}) }
 	twice := func(r packing.Request) packing.Request { r.CPU, r.Mem = 2*r.CPU, 2*r.Mem; return r }
 	for name, c := range map[string]struct {
