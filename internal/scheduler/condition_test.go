@@ -79,3 +79,15 @@ func TestOthersTryAnAgentFirst(t *testing.T) {
 	got = plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{tried}, Pending: []scheduler.Session{failed, other}})
 	require.Len(t, got[failed.ID].Placements, 1)
 }
+
+// TestTheNewestProblemIsTold: an agent whose problem becomes another one.
+func TestTheNewestProblemIsTold(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{})
+	a := agent("a", 4, 8)
+	for _, problem := range []string{"disk: it is nearly full", "disk: it is full"} {
+		a.Problem = problem
+		c.SetAgent("g", a)
+		require.Contains(t, c.Probe("g", now, job(1, 10, 0, ask(1, 1))).Hold.Text, "agent a takes none: "+problem)
+	}
+}

@@ -138,40 +138,29 @@ func claimed(c *claim) *Explanation {
 	return &Explanation{Reason: WaitsForVictims, Text: text + ", on agent " + string(c.parts[0].agent.id)}
 }
 
-// verdict is whether a shape fits an agent, or why not.
-type verdict struct {
-	agent      *agent
-	filter     string // "" when it fits
-	fragmented bool
-}
-
-// judge finds out why a shape of w does not fit an agent.
-func (g *group) judge(a *agent, w *waiting, sh *shape) verdict {
+// judge finds out why a shape of w does not fit an agent; "" when it does.
+func (g *group) judge(a *agent, w *waiting, sh *shape) string {
 	k := w.lane.kind
-	v := verdict{agent: a, filter: a.eligible(k, sh)}
-	switch {
-	case v.filter != "":
-		return v
-	case g.search.preference(k, a) < 0:
-		v.filter = filterCompanions
-		return v
+	if filter := a.eligible(k, sh); filter != "" {
+		return filter
+	}
+	if g.search.preference(k, a) < 0 {
+		return filterCompanions
 	}
 	if short := g.search.shortfall(a.now(), sh); len(short) > 0 {
-		v.filter = string(short.Names()[0])
-		return v
+		return string(short.Names()[0])
 	}
 	if !g.search.fits(a, a.now(), sh) {
-		v.filter, v.fragmented = filterDevices, true
 		if !g.search.fits(a, a.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
-			v.filter = filterModels
+			return filterModels
 		}
-		return v
+		return filterDevices
 	}
 	if closed := g.reservations.closedFor(w); closed != nil && closed[a.index] ||
 		g.reservations.keptFrom(a, w) && !g.search.fits(a, g.reservations.masked, sh) {
-		v.filter = filterReserved
+		return filterReserved
 	}
-	return v
+	return ""
 }
 
 // explainRoom says why a session does not fit now.
@@ -211,9 +200,9 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	var best *agent
 	bestMissing := 0.0
 	for _, a := range g.search.agents {
-		v := g.judge(a, w, sh)
-		e.Rejected[v.filter]++
-		switch v.filter {
+		filter := g.judge(a, w, sh)
+		e.Rejected[filter]++
+		switch filter {
 		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterCondition, filterImage:
 			continue
 		case filterReserved:

@@ -360,3 +360,14 @@ func TestWhyCompanionsWait(t *testing.T) {
 	require.Equal(t, "it asks for nothing, and no agent is left that suits its companions", e.Text)
 	require.Equal(t, map[string]int{"companions": 1}, e.Rejected)
 }
+
+// TestTheOnlyKernelHoldsLess: what its only kernel does not hold any more is there for others.
+func TestTheOnlyKernelHoldsLess(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	c.Run("g", holding("a", cores(4)))
+	c.Enqueue("g", job(1, 10, 0, ask(2, 1)))
+	require.Empty(t, pass(t, c, now))
+	c.Run("g", holding("a", cores(2)))
+	require.Equal(t, []string{"s01"}, started(pass(t, c, now)))
+}

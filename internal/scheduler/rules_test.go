@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/scheduler"
 )
@@ -285,4 +286,106 @@ func TestAGangsPlaceIsKeptWhereItMayRun(t *testing.T) {
 	require.Empty(t, pass(t, c, now))
 	e, _ := c.Explain("s01")
 	require.Equal(t, []string{"wait for sessions on agent b to end"}, e.Remedies)
+}
+
+// TestMoreIsHeldThanThereIs: a device that became smaller than what is held of it has nothing left; what others have left is there.
+func TestMoreIsHeldThanThereIs(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{Rules: map[cluster.SlotName]alloc.Rule{cluster.SlotCPU: alloc.Divisible}})
+	a := agent("a", 2, 8)
+	a.Devices[0].Capacity = 500
+	c.SetAgent("g", a)
+	c.Run("g", holding("a", cores(1)))
+	c.Enqueue("g", job(1, 10, 0, cluster.Slots{cluster.SlotCPU: 1000}))
+	require.Equal(t, []string{"s01"}, started(pass(t, c, now)))
+}
+
+// TestAnImageThatArrivesIsNoticed: a session that waits for an image that no registry has starts when an agent has it.
+func TestAnImageThatArrivesIsNoticed(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	s := job(1, 10, 0, ask(1, 1))
+	s.Kernels[0].Image, s.Kernels[0].Local = "local/mine:1", true
+	c.Enqueue("g", s)
+	require.Empty(t, pass(t, c, now))
+	e, _ := c.Explain("s01")
+	require.Equal(t, map[string]int{"image": 1}, e.Rejected)
+	a := agent("a", 4, 8)
+	a.Images = map[string]bool{"local/mine:1": true}
+	c.SetAgent("g", a)
+	require.Equal(t, []string{"s01"}, started(pass(t, c, now)))
+}
+
+// TestDevicesThatDoNotFitAreCounted: agents are counted by what refuses them: devices that are of other models, devices that
+// are in use in parts, and what is missing altogether.
+func TestDevicesThatDoNotFitAreCounted(t *testing.T) {
+	t.Parallel()
+	with := func(id string, shares ...cluster.Amount) scheduler.Agent {
+		a := agent(id, 4, 8)
+		for i, v := range shares {
+			a.Devices = append(a.Devices, alloc.Device{Slot: "cuda.shares", ID: string(rune('0' + i)), Model: "T4", Capacity: v, Healthy: true})
+		}
+		return a
+	}
+	held := func(amounts ...cluster.Amount) scheduler.Running {
+		parts := map[string]cluster.Amount{}
+		for i, v := range amounts {
+			parts[string(rune('0'+i))] = v
+		}
+		return holding("a", alloc.Allocation{"cuda.shares": parts})
+	}
+	for name, c := range map[string]struct {
+		agent   scheduler.Agent
+		running []scheduler.Running
+		shares  cluster.Amount
+		models  []string
+		want    string
+	}{
+		"another model":            {with("a", 1000, 1000), nil, 1000, []string{"A100"}, "models"},
+		"one of two models":        {with("a", 1000, 1000), []scheduler.Running{held(1000, 1000)}, 1000, []string{"A100", "T4"}, "cuda.shares"},
+		"parts of the right model": {with("a", 1000, 1000), []scheduler.Running{held(400, 400)}, 1000, []string{"T4"}, "devices"},
+		"parts":                    {with("a", 1000, 1000), []scheduler.Running{held(400, 400)}, 1000, nil, "devices"},
+		"nothing left":             {with("a", 1000), []scheduler.Running{held(1000)}, 500, nil, "cuda.shares"},
+		"none":                     {with("a"), nil, 500, nil, "cuda.shares"},
+	} {
+		x := filled(t, scheduler.Group{WholeDevices: true})
+		x.SetAgent("g", c.agent)
+		for _, r := range c.running {
+			x.Run("g", r)
+		}
+		s := job(1, 10, 0, cluster.Slots{"cuda.shares": c.shares})
+		s.Kernels[0].Models = c.models
+		e := x.Probe("g", now, s).Hold
+		require.NotNil(t, e, name)
+		require.Equal(t, map[string]int{c.want: 1}, e.Rejected, name)
+	}
+}
+
+// TestCompanionsWeighMoreThanFailures: an agent that just failed the session, but has its companions, is better than one without them; of
+// two with them, or two without, the one that failed nothing.
+func TestCompanionsWeighMoreThanFailures(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		failed []cluster.AgentID
+		near   []cluster.AgentID
+		apart  bool
+		want   cluster.AgentID
+	}{
+		"near":          {[]cluster.AgentID{"a"}, []cluster.AgentID{"a"}, false, "a"},
+		"apart":         {[]cluster.AgentID{"a"}, []cluster.AgentID{"b"}, true, "a"},
+		"both near":     {[]cluster.AgentID{"b"}, []cluster.AgentID{"a", "b"}, false, "a"},
+		"all are apart": {[]cluster.AgentID{"b"}, nil, true, "a"},
+		"none failed":   {nil, []cluster.AgentID{"a", "b"}, false, "b"},
+	} {
+		x := filled(t, scheduler.Group{Placement: "pack"}, "a", "b")
+		x.Run("g", holding("b", cores(2))) // b is the better one otherwise
+		for _, id := range c.near {
+			r := holding(id, nil)
+			r.ID, r.Companions.Name = "companion-"+cluster.SessionID(id), "c"
+			x.Run("g", r)
+		}
+		s := job(1, 10, 0, ask(1, 1))
+		s.Failed, s.Companions = c.failed, scheduler.Companions{Name: "c", Apart: c.apart}
+		require.Equal(t, c.want, x.Probe("g", now, s).Placements[0].Agent, name)
+	}
 }

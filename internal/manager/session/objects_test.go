@@ -7,14 +7,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/store/storetest"
 )
 
 // objects follows changes of objects as an actor.
 func (w hubWorld) objects(a authz.Actor) <-chan session.Event {
 	w.T.Helper()
+	// A connection for hints that comes only now might be the second one: readers would be told to look at everything.
+	managertest.Soon(w.T, "hints come", func() bool { return w.Store.Connections() > 0 })
 	c, err := w.Sessions.Events(w.T.Context(), a, session.EventFilter{FromNow: true, Objects: true})
 	require.NoError(w.T, err)
 	return c
@@ -150,4 +155,190 @@ func TestMarksOfUseAreNoChanges(t *testing.T) {
 		require.NotNil(t, e.Object)
 		delete(wanted, e.Object.Noun)
 	}
+}
+
+// beside is another manager of the same cluster: its use cases, with a store and a hub of their own.
+func (w hubWorld) beside() hubWorld {
+	w.T.Helper()
+	d := managertest.Deps(w.T, storetest.Beside(w.T, w.Store))
+	set, err := nouns.New(d)
+	require.NoError(w.T, err)
+	managertest.Serve(w.T, set)
+	return hubWorld{&managertest.World{Set: set, T: w.T, Store: d.Store, Deps: d, Admin: w.Admin}}
+}
+
+const lentFolder = "00000000-0000-4000-8000-00000000f01d"
+
+// folder makes a folder of the first user, which is shared with the others.
+func (w hubWorld) folder(owner authz.Actor, readers ...authz.Actor) {
+	w.T.Helper()
+	ids := make([]string, len(readers))
+	for i, r := range readers {
+		ids[i] = string(r.UserID)
+	}
+	w.Exec(`WITH made AS (INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, status)
+			VALUES ($1, 'lent', 'p:v', $2, 'user:' || $3, 'general', 'rw', $3::uuid, 'ready') RETURNING id)
+		INSERT INTO folder_permissions (folder_id, user_id, permission) SELECT made.id, u.id, 'ro' FROM made, unnest($4::uuid[]) AS u (id)`,
+		lentFolder, owner.Domain, string(owner.UserID), ids)
+}
+
+func folderIs(kind string) session.ObjectChange {
+	return session.ObjectChange{Noun: "folder", ID: lentFolder, Kind: kind}
+}
+
+// TestAShareThatIsTakenBack: its former reader is told that the folder is gone, and nothing of it later; its owner and another reader
+// are told that it changed. All of it holds for readers of another manager of the cluster, too.
+func TestAShareThatIsTakenBack(t *testing.T) {
+	t.Parallel()
+	w := hubWorld{managertest.New(t)}
+	w.announce()
+	ada, bob, carol, eve := w.Stranger("ada"), w.Stranger("bob"), w.Stranger("carol"), w.Stranger("eve")
+	w.folder(ada, bob, carol)
+	readers := map[string]<-chan session.Event{}
+	for at, m := range map[string]hubWorld{"here": w, "there": w.beside()} {
+		for name, a := range map[string]authz.Actor{"owner": ada, "former": bob, "other": carol, "stranger": eve} {
+			readers[name+" "+at] = m.objects(a)
+		}
+	}
+	told := func(want map[string][]session.ObjectChange) {
+		t.Helper()
+		last := w.announce()
+		for _, at := range []string{"here", "there"} {
+			for _, name := range []string{"owner", "former", "other", "stranger"} {
+				got := w.until(readers[name+" "+at], last)
+				// The announcement may come in a round with what happened before it, and nouns are told in their order.
+				if len(want[name]) > 0 && len(got) == 1 {
+					got = append(got, *w.next(readers[name+" "+at]).Object)
+				}
+				require.ElementsMatch(t, append([]session.ObjectChange{last}, want[name]...), got, "%s %s", name, at)
+			}
+		}
+	}
+
+	require.NoError(t, w.Folders.Leave(t.Context(), ada, lentFolder, &bob.UserID))
+	changed := []session.ObjectChange{folderIs(session.ObjectChanged)}
+	told(map[string][]session.ObjectChange{"owner": changed, "other": changed, "former": {folderIs(session.ObjectDeleted)}})
+
+	w.Exec(`UPDATE folders SET permission = 'ro' WHERE id = $1`, lentFolder)
+	told(map[string][]session.ObjectChange{"owner": changed, "other": changed})
+	w.Exec(`DELETE FROM folders WHERE id = $1`, lentFolder)
+	gone := []session.ObjectChange{folderIs(session.ObjectDeleted)}
+	told(map[string][]session.ObjectChange{"owner": gone, "other": gone})
+
+	w.folder(ada, bob)
+	made := []session.ObjectChange{folderIs(session.ObjectMade)}
+	told(map[string][]session.ObjectChange{"owner": made, "former": made})
+	// A share that is taken back and given again in one step only changes the folder.
+	w.Exec(fmt.Sprintf(`DO $$ BEGIN DELETE FROM folder_permissions;
+		INSERT INTO folder_permissions (folder_id, user_id, permission) VALUES ('%s', '%s', 'rw'); END $$`, lentFolder, bob.UserID))
+	told(map[string][]session.ObjectChange{"owner": changed, "former": changed})
+}
+
+// TestObjectsThatGoToOthers: whoever saw an object only as its owner, or as an administrator of the owner's domain, is told that it is
+// gone when it goes to another owner or domain, or when its owner becomes a superadmin; whoever sees it now, that it changed.
+func TestObjectsThatGoToOthers(t *testing.T) {
+	t.Parallel()
+	w := hubWorld{managertest.New(t)}
+	ada, bob, eve := w.Stranger("ada"), w.Stranger("bob"), w.Stranger("eve")
+	chief := func(of authz.Actor) authz.Actor {
+		return authz.Actor{UserID: "00000000-0000-4000-8000-00000000c41e", Role: authz.RoleAdmin, AccessKey: "AKCHIEF", Domain: of.Domain}
+	}
+	w.folder(ada)
+	user := func(kind string) session.ObjectChange {
+		return session.ObjectChange{Noun: "user", ID: string(ada.UserID), Kind: kind}
+	}
+	actors := []authz.Actor{ada, bob, eve, chief(ada), chief(bob), w.Admin}
+	none := []session.ObjectChange(nil)
+	one := func(c session.ObjectChange) []session.ObjectChange { return []session.ObjectChange{c} }
+	for _, step := range []struct {
+		sql  string
+		want [6][]session.ObjectChange
+	}{
+		{fmt.Sprintf(`UPDATE folders SET user_id = '%s', domain_name = 'bob'`, bob.UserID), [6][]session.ObjectChange{
+			one(folderIs("deleted")), one(folderIs("changed")), none, one(folderIs("deleted")), one(folderIs("changed")),
+			one(folderIs("changed"))}},
+		{`UPDATE folders SET name = 'renamed'`, [6][]session.ObjectChange{
+			none, one(folderIs("changed")), none, none, one(folderIs("changed")), one(folderIs("changed"))}},
+		{fmt.Sprintf(`UPDATE users SET domain_name = 'bob' WHERE id = '%s'`, ada.UserID), [6][]session.ObjectChange{
+			one(user("changed")), none, none, one(user("deleted")), one(user("changed")), one(user("changed"))}},
+		{fmt.Sprintf(`UPDATE users SET role = 'superadmin' WHERE id = '%s'`, ada.UserID), [6][]session.ObjectChange{
+			one(user("changed")), none, none, none, one(user("deleted")), one(user("changed"))}},
+	} {
+		w.Exec(`DELETE FROM object_changes`)
+		w.Exec(step.sql)
+		for i, a := range actors {
+			told, err := session.VisibleObjects(t.Context(), w.Sessions, a)
+			require.NoError(t, err)
+			require.Equal(t, step.want[i], told, "%s: %s %s", step.sql, a.Role, a.UserID)
+		}
+	}
+}
+
+// TestReadersByTokensAreToldWithinTheirScope: what a token's scope leaves of each noun, of objects that changed and of those that ended.
+// A token for SCIM is told of nothing, not even of announcements.
+func TestReadersByTokensAreToldWithinTheirScope(t *testing.T) {
+	t.Parallel()
+	w := hubWorld{managertest.New(t)}
+	w.Agent("a1", 8, 16*managertest.GiB)
+	ada, bob := w.Stranger("ada"), w.Stranger("bob")
+	w.folder(ada, bob)
+	const task, project = "00000000-0000-4000-8000-00000000007a", cluster.ProjectID("00000000-0000-4000-8000-00000000009a")
+	w.Exec(`INSERT INTO background_tasks (id, kind, owner) VALUES ($1, 'commit', $2)`, task, string(ada.UserID))
+	scopes := []struct {
+		name  string
+		actor authz.Actor
+		scope authz.Scope
+		// The nouns of which it is told: of changes, and of ends.
+		changed, ended []string
+	}{
+		{"of sessions", ada, authz.Scope{Areas: []authz.Area{authz.AreaSessions}},
+			[]string{"announcement", "domain", "keypair", "task", "user"}, []string{"keypair", "task"}},
+		{"of folders", ada, authz.Scope{Areas: []authz.Area{authz.AreaFolders}},
+			[]string{"announcement", "domain", "folder", "keypair", "task", "user"}, []string{"folder", "keypair", "task"}},
+		{"that only reads", ada, authz.Scope{ReadOnly: true},
+			[]string{"announcement", "domain", "folder", "keypair", "task", "user"}, []string{"folder", "keypair", "task"}},
+		{"of a project", ada, authz.Scope{Projects: []cluster.ProjectID{project}},
+			[]string{"announcement", "domain", "keypair", "task", "user"}, []string{"keypair", "task"}},
+		{"of SCIM", ada, authz.Scope{Provider: "idp"}, nil, nil},
+		{"of folders, of somebody with a share", bob, authz.Scope{Areas: []authz.Area{authz.AreaFolders}},
+			[]string{"announcement", "folder"}, []string{"folder"}},
+		{"of images, of somebody with a share", bob, authz.Scope{Areas: []authz.Area{authz.AreaImages}}, []string{"announcement"}, nil},
+		{"of a project, of somebody with a share", bob, authz.Scope{Projects: []cluster.ProjectID{project}}, []string{"announcement"}, nil},
+		{"of images, a superadmin's", w.Admin, authz.Scope{Areas: []authz.Area{authz.AreaImages}},
+			[]string{"announcement", "domain", "task"}, []string{"task"}},
+		{"of the cluster, a superadmin's", w.Admin, authz.Scope{Areas: []authz.Area{authz.AreaCluster}},
+			[]string{"agent", "announcement", "domain", "task"}, []string{"task"}},
+		{"of tenancy, a superadmin's", w.Admin, authz.Scope{Areas: []authz.Area{authz.AreaTenancy}},
+			[]string{"announcement", "domain", "keypair", "task", "user"}, []string{"keypair", "task"}},
+	}
+	check := func(kind string, want func(i int) []string) {
+		t.Helper()
+		for i, s := range scopes {
+			s.scope.Token = "t"
+			told, err := session.VisibleObjects(t.Context(), w.Sessions, s.actor.Within(&s.scope))
+			require.NoError(t, err)
+			var nouns []string
+			for _, c := range told {
+				require.Equal(t, kind, c.Kind, "%s %s", s.name, c.Noun)
+				nouns = append(nouns, c.Noun)
+			}
+			require.Equal(t, want(i), nouns, "%s: %s", s.name, kind)
+		}
+	}
+	w.announce()
+	w.Exec(`DELETE FROM object_changes`) // of making all this
+	w.Exec(`UPDATE folders SET permission = 'ro'`)
+	w.Exec(`UPDATE agents SET schedulable = NOT schedulable`)
+	w.Exec(`UPDATE users SET full_name = 'New Name' WHERE id = $1`, string(ada.UserID))
+	w.Exec(`UPDATE keypairs SET rate_limit = rate_limit + 1 WHERE user_id = $1`, string(ada.UserID))
+	w.Exec(`UPDATE domains SET description = 'new' WHERE name = $1`, ada.Domain)
+	w.Exec(`UPDATE background_tasks SET status = 'done'`)
+	w.announce()
+	check(session.ObjectChanged, func(i int) []string { return scopes[i].changed })
+
+	w.Exec(`DELETE FROM object_changes`)
+	w.Exec(`DELETE FROM folders`)
+	w.Exec(`DELETE FROM keypairs WHERE user_id = $1`, string(ada.UserID))
+	w.Exec(`DELETE FROM background_tasks`)
+	check(session.ObjectDeleted, func(i int) []string { return scopes[i].ended })
 }

@@ -110,6 +110,56 @@ func TestChangesAreBounded(t *testing.T) {
 	}
 }
 
+// TestChangesOfObjectsInAnyOrderOfCommits: changes of objects other than sessions are told beside events, once each, also when they commit
+// after one with a higher number; what is rolled back is not, nor are marks of use.
+func TestChangesOfObjectsInAnyOrderOfCommits(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	newest := func() string { return exec(t, s.Pool(), `SELECT coalesce(max(seq), 0)::text FROM object_changes`) }
+	w := watch(t, feed.Events(s))
+	early, lost, late := begin(t, s), begin(t, s), begin(t, s)
+	const insert = `INSERT INTO resource_groups (name) VALUES ($1) RETURNING name`
+	exec(t, early, insert, "early")
+	exec(t, lost, insert, "lost")
+	exec(t, late, insert, "late")
+	event := exec(t, late, insertEvent, uuid.NewString(), "session_started")
+	require.Empty(t, w.look())
+	require.NoError(t, late.Commit(t.Context()))
+	last := newest()
+	require.Equal(t, []string{"event " + event, "object " + last}, w.look())
+	require.Empty(t, w.look())
+	require.NoError(t, early.Commit(t.Context()))
+	require.NoError(t, lost.Rollback(t.Context()))
+	require.Equal(t, last, newest(), "the one that commits later has the lower number")
+	first := exec(t, s.Pool(), `SELECT seq::text FROM object_changes WHERE id = 'early'`)
+	require.Equal(t, []string{"object " + first}, w.look())
+
+	exec(t, s.Pool(), `INSERT INTO agents (id, status, resource_group) VALUES ('a1', 'ALIVE', 'late') RETURNING id`)
+	require.Equal(t, []string{"object " + newest()}, w.look())
+	exec(t, s.Pool(), `UPDATE agents SET last_seen = now() RETURNING id`)
+	require.Empty(t, w.look())
+	exec(t, s.Pool(), `UPDATE agents SET schedulable = NOT schedulable RETURNING id`)
+	require.Equal(t, []string{"object " + newest()}, w.look())
+}
+
+// TestChangesOfObjectsAreBounded: more than asked for are said to be too many, however few events there are.
+func TestChangesOfObjectsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	w := watch(t, feed.Events(s))
+	for i := range 4 {
+		exec(t, s.Pool(), `INSERT INTO resource_groups (name) VALUES ($1) RETURNING name`, fmt.Sprint("g", i))
+	}
+	exec(t, s.Pool(), insertEvent, uuid.NewString(), "session_started")
+	for most, tooMany := range map[int]bool{3: true, 4: false} {
+		a, err := w.ask(w.snapshot, most)
+		require.NoError(t, err)
+		require.Equal(t, tooMany, a.TooMany)
+		require.Len(t, a.Changes[feed.KindObject], 4)
+		require.Len(t, a.Changes[feed.KindEvent], 1)
+	}
+}
+
 // TestCircuitsThatChangeAndGo: changes and removals in any order of commits.
 func TestCircuitsThatChangeAndGo(t *testing.T) {
 	t.Parallel()
