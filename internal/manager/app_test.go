@@ -102,10 +102,17 @@ func TestAppsWithAProxy(t *testing.T) {
 	published, err := client.PublishApp(ctx, launch, string(id), api.Publish{App: "port-8000"})
 	require.NoError(t, err)
 	status, body := get(browser, published.URL)
-	require.Equal(t, []any{200, "hello / "}, []any{status, body}, "and the app sees no cookie of ours")
 	u, err := url.Parse(published.URL)
 	require.NoError(t, err)
-	page := u.Scheme + "://" + u.Host + "/page"
+	origin := u.Scheme + "://" + u.Host
+	c.Until("the agent knows whose grants are good", func() bool {
+		if status == http.StatusServiceUnavailable {
+			status, body = get(browser, origin+"/")
+		}
+		return status != http.StatusServiceUnavailable
+	})
+	require.Equal(t, []any{200, "hello / "}, []any{status, body}, "and the app sees no cookie of ours")
+	page := origin + "/page"
 	status, _ = get(stranger, page)
 	require.Equal(t, 401, status)
 	status, _ = get(stranger, published.URL)
@@ -114,7 +121,7 @@ func TestAppsWithAProxy(t *testing.T) {
 	circuits, err := client.Circuits(ctx, "my-lab")
 	require.NoError(t, err)
 	require.Len(t, circuits, 1)
-	require.Equal(t, u.Scheme+"://"+u.Host, circuits[0].URL)
+	require.Equal(t, origin, circuits[0].URL)
 	change := func(ch api.CircuitChange) {
 		t.Helper()
 		require.NoError(t, client.ChangeCircuit(ctx, circuits[0].ID, ch))

@@ -13,14 +13,18 @@ import (
 // versionGrants is the first version of the stream whose agents verify grants.
 const versionGrants = 5
 
-// grantsPatience bounds how long the keys of grants are waited for: the next heartbeat asks again.
-const grantsPatience = 2 * time.Second
+// grantsPatience bounds how long the keys of grants are waited for: the next heartbeat asks again. grantsSoon is the time to that heartbeat
+// while the agent was told of none: until then it refuses visitors of apps.
+const (
+	grantsPatience = 2 * time.Second
+	grantsSoon     = 500 * time.Millisecond
+)
 
-// grants is what to tell the agent about grants; nil when there is nothing to tell.
+// verifiesGrants reports whether the agent is to be told about grants.
+func (s *session) verifiesGrants() bool { return s.link.d.Grants != nil && s.version >= versionGrants }
+
+// grants is what to tell the agent about grants; nil when nothing is known yet.
 func (s *session) grants() *node.Grants {
-	if s.link.d.Grants == nil || s.version < versionGrants {
-		return nil
-	}
 	ended, ok := s.link.d.Grants.EndedCircuits(s.agent)
 	if !ok {
 		return nil // the next heartbeat asks again

@@ -140,7 +140,8 @@ func (g *granting) EndedCircuits(agent cluster.AgentID) ([]string, bool) {
 	return nil, !g.unread.Load()
 }
 
-// Agents hear of a revoked app proxy at once, not with the next heartbeat, and after a manager's restart with the welcome.
+// Agents hear soon, not with the next heartbeat, what a manager did not know about grants when they came. Of a revoked app proxy they hear
+// at once, and after a manager's restart with the welcome.
 func TestAgentsHearOfRevocations(t *testing.T) {
 	t.Parallel()
 	g := &granting{}
@@ -178,7 +179,11 @@ func TestAgentsHearOfRevocations(t *testing.T) {
 			}
 		}
 	}
+	g.unread.Store(true)
 	s := connect()
+	for receive(t, s).GetWelcome() == nil {
+	}
+	g.unread.Store(false)
 	require.Empty(t, revoked(s))
 	require.NoError(t, b.link.Authority().RevokeCertificates(t.Context(), ca.Node{Role: ca.RoleAppProxy, Name: "web"}))
 	list := revoked(s)

@@ -398,15 +398,38 @@ func (s *session) send() {
 				w.told = managers
 				err = s.stream.Send(&node.Down{Kind: &node.Down_Managers{Managers: &node.Managers{Addresses: managers}}})
 			}
-			if g := s.grants(); err == nil && g != nil && !sameGrants(g, w.granted) {
-				w.granted = g
-				err = s.stream.Send(&node.Down{Kind: &node.Down_Grants{Grants: g}})
+			if err == nil && s.verifiesGrants() {
+				err = s.tellGrants()
 			}
 		}
 		if err != nil {
 			s.cancel(fmt.Errorf("send: %w", err))
 			return
 		}
+	}
+}
+
+// tellGrants tells what is new about grants. It belongs to send.
+func (s *session) tellGrants() error {
+	w := &s.sending
+	g := s.grants()
+	switch {
+	case g == nil && w.granted == nil:
+		s.beatIn(min(grantsSoon, s.link.cfg.Heartbeat))
+	case g != nil && !sameGrants(g, w.granted):
+		w.granted = g
+		return s.stream.Send(&node.Down{Kind: &node.Down_Grants{Grants: g}})
+	}
+	return nil
+}
+
+// beatIn has the next heartbeat come after a time.
+func (s *session) beatIn(after time.Duration) {
+	w := &s.sending
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open {
+		w.beat.Reset(after)
 	}
 }
 
@@ -417,13 +440,8 @@ func (s *session) beat() {
 		s.cancel(fault.New(fault.Timeout, "agent %s was silent for %s", s.agent, silence.Round(time.Second)))
 		return
 	}
-	s.hurry()
-	w := &s.sending
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.open {
-		w.beat.Reset(s.link.cfg.Heartbeat)
-	}
+	s.beatIn(s.link.cfg.Heartbeat)
+	s.hurry() // what it finds missing has the next one come sooner
 }
 
 // hurry tells the agent at once what comes with heartbeats. Where the queue is full, or the welcome is to come, it is told soon.
