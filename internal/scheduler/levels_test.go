@@ -203,3 +203,18 @@ func TestEveryOwnerOverALimitIsNamed(t *testing.T) {
 		require.Equal(t, "user "+name+" has 0 live sessions, the limit is 0", list[i].Hold.Text)
 	}
 }
+
+// TestAClosedOwnerWantsNothing: what an owner is guaranteed is lent to others while that owner may start nothing.
+func TestAClosedOwnerWantsNothing(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	c.SetTree(treeOf(quota.Rule{Node: quota.ID{Project: "p"}, Limit: cpus(4)},
+		quota.Rule{Node: quota.ID{Project: "p", User: "ada"}, Guaranteed: cpus(4)}))
+	c.Enqueue("g", owned(1, "ada", ask(2, 100))) // she waits for memory
+	c.Enqueue("g", owned(2, "bob", ask(3, 1)))
+	require.Empty(t, pass(t, c, now))
+	e, _ := c.Explain("s02")
+	require.Equal(t, scheduler.WaitsForQuota, e.Reason)
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeUser, ID: "ada"}, &scheduler.Quota{Sessions: -1, Private: -1, Closed: true})
+	require.Equal(t, []string{"s02"}, started(pass(t, c, now)))
+}

@@ -389,3 +389,46 @@ func TestCompanionsWeighMoreThanFailures(t *testing.T) {
 		require.Equal(t, c.want, x.Probe("g", now, s).Placements[0].Agent, name)
 	}
 }
+
+// TestUnitsOfAGangAreExplainedBesideEachOther: what the first kernel would take is not free for the second one.
+func TestUnitsOfAGangAreExplainedBesideEachOther(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a", "b")
+	c.Run("g", holding("b", cores(4)))
+	c.Enqueue("g", job(1, 10, 0, ask(3, 1), ask(3, 1)))
+	require.Empty(t, pass(t, c, now))
+	for range 2 { // looking changes nothing
+		e, _ := c.Explain("s01")
+		require.Equal(t, scheduler.WaitsForCapacity, e.Reason, e.Text)
+		require.Equal(t, cpus(2), e.Shortfall)
+	}
+}
+
+// TestOnlyAgentsInTroubleAreToBeRepaired: an agent that is full is not named beside one that has a problem.
+func TestOnlyAgentsInTroubleAreToBeRepaired(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "b")
+	a := agent("a", 4, 8)
+	a.Problem = "its disk is full"
+	c.SetAgent("g", a)
+	c.Run("g", holding("b", cores(4)))
+	c.Enqueue("g", job(1, 10, 0, ask(3, 1)))
+	require.Empty(t, pass(t, c, now))
+	e, _ := c.Explain("s01")
+	require.Contains(t, e.Remedies, "ask an administrator to repair agent a: berth agent list")
+}
+
+// TestKeypairsWithoutAUserAreApart: what one of them holds is not charged to another.
+func TestKeypairsWithoutAUserAreApart(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{Order: "drf"}, "a")
+	r := holding("a", cores(2))
+	r.Owner = scheduler.Owner{AccessKey: "one", Project: "p", Domain: "d"}
+	c.Run("g", r)
+	for n, key := range []cluster.AccessKey{"one", "two"} {
+		s := session(n, ask(2, 1))
+		s.Owner = scheduler.Owner{AccessKey: key, Project: "p", Domain: "d"}
+		c.Enqueue("g", s)
+	}
+	require.Equal(t, []string{"s01"}, started(pass(t, c, now.Add(time.Hour))))
+}
