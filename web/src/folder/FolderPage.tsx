@@ -205,7 +205,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
             {can('update_attribute') && <Menu.Item onClick={() => setAsk('name')}>{t('do.rename')}</Menu.Item>}
             {!f.is_owner && f.ownership_type === 'user' && <Menu.Item onClick={() => setAsk('leave')}>{t('folder.leave')}</Menu.Item>}
             {can('delete_vfolder') && (
-              <Menu.Item color="red" onClick={() => setAsk('trash')}>
+              <Menu.Item color="var(--b-failed)" onClick={() => setAsk('trash')}>
                 {t('folder.totrash', { n: 1 })}
               </Menu.Item>
             )}

@@ -160,7 +160,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
             />
             {!over && (
               <Menu.Item
-                color="red"
+                color="var(--b-failed)"
                 onClick={() =>
                   void endSession(s.id, true).then(
                     () => client.invalidateQueries({ queryKey: ['session'] }),

@@ -60,7 +60,7 @@ export function Apps({ session, name }: { session: string; name: string }) {
                     <Menu.Dropdown>
                       <Menu.Item onClick={() => setSharing(c.id)}>{t('appshare.do')}</Menu.Item>
                       <Menu.Item onClick={() => void navigator.clipboard.writeText(c.url)}>{t('apps.copy')}</Menu.Item>
-                      <Menu.Item color="red" onClick={() => void closeCircuit(c.id).then(look, (e: Error) => toast(e.message))}>
+                      <Menu.Item color="var(--b-failed)" onClick={() => void closeCircuit(c.id).then(look, (e: Error) => toast(e.message))}>
                         {t('apps.revoke')}
                       </Menu.Item>
                     </Menu.Dropdown>
