@@ -5,12 +5,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // A store whose answer never ends holds nobody, whether it says nothing more or more and more.
@@ -52,4 +54,36 @@ func TestPartsOfLargeFiles(t *testing.T) {
 		require.Equal(t, want, partFor(size), size)
 		require.LessOrEqual(t, size, maxParts*int64(partFor(size)))
 	}
+}
+
+// early answers before it has read what is sent, and goes on reading, as package http does.
+type early struct {
+	read chan error
+	next chan struct{}
+}
+
+func (e early) RoundTrip(r *http.Request) (*http.Response, error) {
+	go func() {
+		<-e.next
+		_, err := io.ReadAll(r.Body)
+		e.read <- err
+	}()
+	return &http.Response{StatusCode: 503, Body: http.NoBody}, nil
+}
+
+// TestWhatIsSentEndsWithTheAnswer: the file is the caller's again, who may send it once more from its beginning.
+func TestWhatIsSentEndsWithTheAnswer(t *testing.T) {
+	t.Parallel()
+	e := early{make(chan error, 1), make(chan struct{})}
+	file := strings.NewReader("all of it")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://store/key", io.NopCloser(file))
+	require.NoError(t, err)
+	resp, err := bounded{e, time.Minute, 1 << 20}.RoundTrip(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	close(e.next)
+	_, err = file.Seek(0, io.SeekStart)
+	require.NoError(t, err)
+	require.ErrorContains(t, await.Value(t, e.read), "answered before it read all")
+	require.Equal(t, len("all of it"), file.Len())
 }

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -84,7 +85,8 @@ func away(format string, args ...any) *fault.Error {
 }
 
 // bounded ends answers that go on for too long. The client library reads listings and errors to their end, so a
-// store that never comes to one would hold a task, and its memory, for ever.
+// store that never comes to one would hold a task, and its memory, for ever. It also ends what is sent when the answer is there: a store
+// may answer before it has read all, package http goes on reading then, and the library sends the same file again from its beginning.
 type bounded struct {
 	next     http.RoundTripper
 	patience time.Duration
@@ -93,7 +95,13 @@ type bounded struct {
 
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	resp, err := b.next.RoundTrip(r.WithContext(ctx))
+	r = r.WithContext(ctx)
+	if r.Body != nil && r.Body != http.NoBody {
+		sent := &sentBody{body: r.Body}
+		r.Body = sent
+		defer sent.end()
+	}
+	resp, err := b.next.RoundTrip(r)
 	if err != nil {
 		cancel(nil)
 		return nil, err
@@ -101,6 +109,34 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp.Body = &boundedBody{body: resp.Body, ctx: ctx, cancel: cancel, left: b.most,
 		timer: time.AfterFunc(b.patience, func() { cancel(away("an answer of the object store did not end within %s", b.patience)) })}
 	return resp, nil
+}
+
+// sentBody is the body of a request. After end nobody reads it any more.
+type sentBody struct {
+	mu    sync.Mutex
+	body  io.ReadCloser
+	ended bool
+}
+
+func (s *sentBody) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return 0, errors.New("the object store has answered before it read all")
+	}
+	return s.body.Read(p)
+}
+
+func (s *sentBody) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.body.Close()
+}
+
+func (s *sentBody) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
 }
 
 type boundedBody struct {
