@@ -5,6 +5,7 @@ import { t } from '@/words'
 import { CopyAsMenu } from './CopyAs'
 import { Listing } from './DataTable'
 import { Icon } from './icons'
+import { SearchField } from './SearchField'
 import { nonce, theme } from './theme'
 import { Views } from './Views'
 import {
@@ -124,6 +125,7 @@ function Sheet({ of }: { of: string }) {
       </div>
       <div className="row wrap">
         <CopyAsMenu cli="berth session list" api={{ method: 'GET', path: '/folders' }} />
+        <SearchField label="Find a session" value={undefined} onFind={() => {}} />
         <Views table={`design-${of}`} now={{ search: {}, hidden: [] }} onOpen={() => {}} />
       </div>
       <div className="row wrap">

@@ -65,10 +65,13 @@ test('of five thousand agents a page is asked for and few rows are drawn', async
 
 test('no agent at all says how one joins; none that is like that does not', async () => {
   cluster(0)
-  const { again } = show(<Agents search={{}} set={() => {}} onOpen={() => {}} />)
+  const set = vi.fn()
+  const { again } = show(<Agents search={{}} set={set} onOpen={() => {}} />)
   expect(await screen.findByText('No agent has joined')).toBeTruthy()
-  again(<Agents search={{ q: 'x' }} set={() => {}} onOpen={() => {}} />)
+  again(<Agents search={{ q: 'x' }} set={set} onOpen={() => {}} />)
   expect(await screen.findByText('No agent is like that')).toBeTruthy()
+  await userEvent.click(screen.getByRole('button', { name: 'Clear filters' }))
+  expect(set).toHaveBeenLastCalledWith({ q: undefined, show: undefined })
 })
 
 test('what a filter holds is quoted', () => {

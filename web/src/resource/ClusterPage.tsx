@@ -1,5 +1,4 @@
-import { Button, Checkbox, Modal, Tabs, TextInput, Tooltip } from '@mantine/core'
-import { useDebouncedCallback } from '@mantine/hooks'
+import { Button, Checkbox, Modal, Tabs, Tooltip } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
@@ -21,6 +20,7 @@ import {
   StateBadge,
   useTitle,
 } from '@/design/parts'
+import { SearchField } from '@/design/SearchField'
 import { healthQuery } from '@/operation/queries'
 import { endSession, queueQuery, type Session } from '@/session/queries'
 import { t, tAny } from '@/words'
@@ -124,8 +124,6 @@ export function Agents(p: { search: AgentSearch; set: (part: AgentSearch) => voi
   const filter = agentFilter(search.q, search.show === 'ill' ? 'ill' : 'all')
   const order = search.order ?? agentOrder
   const paged = usePaged<Agent>(['resource', 'agents', filter, order], (l, o, s) => listAgents(filter, order, l, o, s), agentFigures)
-  const [text, setText] = useState(search.q ?? '')
-  const find = useDebouncedCallback((q: string) => set({ q: q || undefined }), 200)
   const everything = !search.q && search.show !== 'ill'
   if (everything && paged.total === 0) {
     return <EmptyState title={t('cluster.noagents')} text={t('cluster.noagents.text')} cli="berth agent --config agent.toml" />
@@ -164,20 +162,7 @@ export function Agents(p: { search: AgentSearch; set: (part: AgentSearch) => voi
               {t(`cluster.show.${s}`)}
             </button>
           ))}
-          <TextInput
-            type="search"
-            size="xs"
-            w={240}
-            className="end"
-            placeholder={t('cluster.find')}
-            aria-label={t('cluster.find')}
-            value={text}
-            leftSection={<Icon name="search" size={14} />}
-            onChange={(e) => {
-              setText(e.currentTarget.value)
-              find(e.currentTarget.value)
-            }}
-          />
+          <SearchField label={t('cluster.find')} value={search.q} onFind={(q) => set({ q })} />
         </div>
       )}
       {paged.error && paged.total === undefined ? (
@@ -202,7 +187,12 @@ export function Agents(p: { search: AgentSearch; set: (part: AgentSearch) => voi
             retry={paged.retry}
             order={order}
             onOrder={(o) => set({ order: o })}
-            empty={<EmptyState title={t('cluster.nofound')} />}
+            empty={
+              <EmptyState
+                title={t('cluster.nofound')}
+                action={<Button onClick={() => set({ q: undefined, show: undefined })}>{t('filter.clear')}</Button>}
+              />
+            }
           />
         </div>
       )}

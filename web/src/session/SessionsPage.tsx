@@ -1,5 +1,4 @@
-import { Button, Select, TextInput } from '@mantine/core'
-import { useDebouncedCallback } from '@mantine/hooks'
+import { Button, Select } from '@mantine/core'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useMemo, useState } from 'react'
 import { slotLine } from '@/design/amounts'
@@ -9,6 +8,7 @@ import { DataTable, RowLink, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, EmptyState, PageHead, StateBadge, useTitle } from '@/design/parts'
+import { SearchField } from '@/design/SearchField'
 import { isOver } from '@/design/state'
 import { Views } from '@/design/Views'
 import { isAdmin, useMe } from '@/tenancy/me'
@@ -109,7 +109,6 @@ export function SessionsPage() {
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const [names, setNames] = useState<Map<string, string>>(new Map())
   const [asking, setAsking] = useState(false)
-  const [text, setText] = useState(search.q ?? '')
   const end = useEnd()
   const lang = useLanguage()
   const admin = isAdmin(me)
@@ -127,7 +126,6 @@ export function SessionsPage() {
     setSelected(new Set())
     void go({ search: (old) => ({ ...old, ...part }), replace: true })
   }
-  const find = useDebouncedCallback((q: string) => set({ q: q || undefined } as Partial<typeof search>), 200)
   const status = search.status ?? 'live'
   const filtered = !!(search.q || search.type || search.owner || search.status)
   const { peek: _, ...now } = search
@@ -200,26 +198,12 @@ export function SessionsPage() {
           table="sessions"
           now={{ search: now as Record<string, string>, hidden }}
           onOpen={(v) => {
-            setText(v.search['q'] ?? '')
             hide(v.hidden ?? [])
             void go({ search: v.search })
           }}
         />
         {chooser}
-        <TextInput
-          type="search"
-          size="xs"
-          w={220}
-          className="end"
-          placeholder={t('filter.name')}
-          aria-label={t('filter.name')}
-          value={text}
-          leftSection={<Icon name="search" size={14} />}
-          onChange={(e) => {
-            setText(e.currentTarget.value)
-            find(e.currentTarget.value)
-          }}
-        />
+        <SearchField label={t('filter.name')} value={search.q} width={220} onFind={(q) => set({ q } as Partial<typeof search>)} />
       </div>
       <div className={peek ? 'peeking' : ''}>
         <div className="panel">
@@ -257,7 +241,6 @@ export function SessionsPage() {
                   action={
                     <Button
                       onClick={() => {
-                        setText('')
                         void go({ search: {} })
                       }}>
                       {t('filter.clear')}

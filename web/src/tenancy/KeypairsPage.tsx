@@ -1,5 +1,4 @@
 import { Button, Modal, NumberInput, Select, Switch, TextInput } from '@mantine/core'
-import { useDebouncedCallback } from '@mantine/hooks'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
@@ -8,6 +7,7 @@ import { DataTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, Copy, EmptyState, ErrorState, PageHead, StateBadge, useTitle } from '@/design/parts'
+import { SearchField } from '@/design/SearchField'
 import { policiesQuery } from '@/resource/queries'
 import { t, type Word } from '@/words'
 import { createKeypair, deleteKeypair, listKeypairs, modifyKeypair, type Keypair } from './queries'
@@ -31,10 +31,8 @@ export function KeypairsPage() {
   useTitle(t('nav.keypairs'))
   const filter = keypairFilter(search.q, search.status)
   const paged = usePaged<Keypair>(['tenancy', 'keypairs', filter], (l, o, s) => listKeypairs(filter, l, o, s))
-  const [text, setText] = useState(search.q ?? '')
   const [open, setOpen] = useState<Keypair | 'new' | null>(null)
   const set = (part: Partial<typeof search>) => void go({ search: (old) => ({ ...old, ...part }), replace: true })
-  const find = useDebouncedCallback((q: string) => set({ q: q || undefined } as Partial<typeof search>), 200)
   const dash = <span className="dim">–</span>
   const columns: Column<Keypair>[] = [
     {
@@ -72,20 +70,7 @@ export function KeypairsPage() {
             {s === 'all' ? t('filter.all') : t(`status.${s}` as Word)}
           </button>
         ))}
-        <TextInput
-          type="search"
-          size="xs"
-          w={240}
-          className="end"
-          placeholder={t('keypair.find')}
-          aria-label={t('keypair.find')}
-          value={text}
-          leftSection={<Icon name="search" size={14} />}
-          onChange={(e) => {
-            setText(e.currentTarget.value)
-            find(e.currentTarget.value)
-          }}
-        />
+        <SearchField label={t('keypair.find')} value={search.q} onFind={(q) => set({ q } as Partial<typeof search>)} />
       </div>
       <div className="panel">
         <DataTable
@@ -106,7 +91,6 @@ export function KeypairsPage() {
                 search.q || search.status ? (
                   <Button
                     onClick={() => {
-                      setText('')
                       void go({ search: {} })
                     }}>
                     {t('filter.clear')}

@@ -1,5 +1,4 @@
 import { Button, Modal, MultiSelect, PasswordInput, Select, Switch, TextInput } from '@mantine/core'
-import { useDebouncedCallback } from '@mantine/hooks'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
@@ -8,6 +7,7 @@ import { DataTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, Copy, EmptyState, ErrorState, PageHead, StateBadge, useTitle } from '@/design/parts'
+import { SearchField } from '@/design/SearchField'
 import { t, tAny, type Word } from '@/words'
 import { password } from './bulk'
 import { isSuper, useMe } from './me'
@@ -33,10 +33,8 @@ export function UsersPage() {
   const filter = userFilter(search.q, search.status)
   const order = search.order ?? 'email'
   const paged = usePaged<User>(['tenancy', 'users', filter, order], (l, o, s) => listUsers(filter, order, l, o, s))
-  const [text, setText] = useState(search.q ?? '')
   const [open, setOpen] = useState<User | 'new' | null>(null)
   const set = (part: Partial<typeof search>) => void go({ search: (old) => ({ ...old, ...part }), replace: true })
-  const find = useDebouncedCallback((q: string) => set({ q: q || undefined } as Partial<typeof search>), 200)
   const columns: Column<User>[] = [
     {
       id: 'email',
@@ -111,20 +109,7 @@ export function UsersPage() {
             {s === 'all' ? t('filter.all') : t(`status.${s}` as Word)}
           </button>
         ))}
-        <TextInput
-          type="search"
-          size="xs"
-          w={240}
-          className="end"
-          placeholder={t('user.find')}
-          aria-label={t('user.find')}
-          value={text}
-          leftSection={<Icon name="search" size={14} />}
-          onChange={(e) => {
-            setText(e.currentTarget.value)
-            find(e.currentTarget.value)
-          }}
-        />
+        <SearchField label={t('user.find')} value={search.q} onFind={(q) => set({ q } as Partial<typeof search>)} />
       </div>
       <div className="panel">
         <DataTable
@@ -147,7 +132,6 @@ export function UsersPage() {
                 search.q || search.status ? (
                   <Button
                     onClick={() => {
-                      setText('')
                       void go({ search: {} })
                     }}>
                     {t('filter.clear')}

@@ -114,15 +114,16 @@ type compiled struct {
 	sql string
 	// fields are those that it names.
 	fields map[string]bool
-	// words are what the watched field may be where the condition holds.
-	words []string
+	// words are what the watched field may be where the condition holds; nothing is known of them unless narrowed.
+	words    []string
+	narrowed bool
 }
 
 // compile is Filter that also finds out what it lets a field of kindEnum be, where watched names one.
 func compile(b *Builder, fields Fields, text, watched string) (compiled, error) {
 	p := &filterParser{b: b, fields: fields, watched: watched, used: map[string]bool{}, stored: fields[watched].stored()}
 	if strings.TrimSpace(text) == "" {
-		return compiled{"true", p.used, p.stored}, nil
+		return compiled{sql: "true", fields: p.used, words: p.stored}, nil
 	}
 	if len(text) > maxFilterText || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 		return compiled{}, badFilter("it is too long or not text")
@@ -137,7 +138,7 @@ func compile(b *Builder, fields Fields, text, watched string) (compiled, error) 
 	if t := p.peek(); t.kind != tokenEnd {
 		return compiled{}, badFilter("%q was not expected", t.text)
 	}
-	return compiled{c.sql, p.used, c.holds.of(p.stored)}, nil
+	return compiled{c.sql, p.used, c.holds.of(p.stored), p.stored != nil && p.used[watched]}, nil
 }
 
 // Order turns "+name,-created_at" into an ORDER BY list that ends with the key, so that pages never overlap.

@@ -104,7 +104,7 @@ func (s *Spec) Keys(ctx context.Context, db Reader, q Query) (keys []string, tot
 	if err != nil {
 		return nil, 0, err
 	}
-	if s.Narrow != "" && filter.fields[s.Narrow] {
+	if filter.narrowed {
 		if sql := s.Implies(filter.words); sql != "" {
 			s.Implied(sql)
 		}

@@ -1,7 +1,9 @@
 package list
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,7 +32,16 @@ func TestWhatAFilterLetsAFieldBe(t *testing.T) {
 		c, err := compile(&Builder{}, watchedFields, text, "status")
 		require.NoError(t, err, text)
 		require.Equal(t, want, c.words, text)
+		require.Equal(t, strings.Contains(strings.ToLower(text), "status"), c.narrowed, text)
 	}
+	// Of a field of more words than are followed nothing is known.
+	words := make([]string, 65)
+	for i := range words {
+		words[i] = fmt.Sprint("w", i)
+	}
+	c, err := compile(&Builder{}, Fields{"status": Enum("s.status", words, nil)}, `status == "w1"`, "status")
+	require.NoError(t, err)
+	require.False(t, c.narrowed)
 }
 
 // filterNode is a filter that says whether a row meets it.
