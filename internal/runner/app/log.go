@@ -30,6 +30,7 @@ type output struct {
 	f      *os.File
 	size   int64
 	recent []byte
+	closed bool // what a process that was left behind still writes is lost
 }
 
 func newOutput(dir, name string, now func() time.Time) *output {
@@ -63,6 +64,9 @@ func (o *output) forget() {
 }
 
 func (o *output) append(b []byte) {
+	if o.closed {
+		return
+	}
 	if o.f != nil && o.size+int64(len(b)) > maxLog {
 		_ = o.f.Close()
 		_ = os.Rename(o.file, o.file+".1")
@@ -85,6 +89,7 @@ func (o *output) append(b []byte) {
 func (o *output) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.closed = true
 	if o.f != nil {
 		_ = o.f.Close()
 		o.f = nil

@@ -313,8 +313,9 @@ func TestTerminal(t *testing.T) {
 	until("erase = ^H")
 	require.Contains(t, until("echo"), "-echo")
 	require.NoError(t, s.WindowChange(10, 20))
-	say("stty size\n")
-	until("10 20")
+	// The new size is a request of the channel, which may be read after the input that was sent behind it.
+	say("until test \"$(stty size)\" = '10 20'; do sleep 0.05; done; echo resized-$((3))\n")
+	until("resized-3")
 	say("test $SSH_TTY = $(tty) && echo same-$((2))-tty\n")
 	until("same-2-tty")
 	say("sh -c 'echo left $$.; exec sleep 600'\n")
