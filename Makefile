@@ -79,6 +79,7 @@ soak: ## simulate 10,000 clusters with faults (SEEDS=... FIRST=... for others)
 		-count 1 -timeout 12h -v
 
 chaos: build ## break a real cluster again and again and print a table (TIME=20m bounds it; LONG=1, ONLY='cut agent,kill database')
+	scripts/install-deps.sh test
 	BERTH_TEST_ENGINE=1 BERTH_BIN=$(CURDIR)/bin/berth BERTH_CHAOS_TIME=$(or $(TIME),20m) BERTH_CHAOS_LONG=$(LONG) \
 		BERTH_CHAOS_ONLY='$(ONLY)' go test ./e2e -run '^TestChaos$$' \
 		-count 1 -timeout 2h -v
