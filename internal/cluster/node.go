@@ -83,6 +83,8 @@ type NodeFacts struct {
 	// DataAddress (host:port) and DataSocket (a path on the node's host) are where the node's data port is; "" for none.
 	DataAddress string
 	DataSocket  string
+	// NetworkAddress is where other nodes reach this one for networks of sessions; "" when it cannot have any.
+	NetworkAddress string
 }
 
 // LabelCustomizedOwner says whose session an image was made of: "user:<id>".
@@ -155,7 +157,10 @@ type DesiredKernel struct {
 	Withheld []Withheld
 	// AuthorizedKeys are the lines of the owner's SSH keys, which may log in; nil says nothing about them, and empty admits none.
 	AuthorizedKeys []string
-	Spec           *KernelSpec
+	// Network is what the kernels of its session have in common; nil where it is the only one. Who its members are and where they run may
+	// change, addresses do not.
+	Network *SessionNetwork
+	Spec    *KernelSpec
 }
 
 // Withheld is a folder that the owner of a session has lost a right to while the session mounts it.

@@ -53,7 +53,9 @@ type Config struct {
 	// Agents is the port that agents dial.
 	Agents    agentlink.Config
 	Reconcile ReconcileConfig
-	Idle      IdleConfig
+	// SessionNetworks are the addresses of the networks that sessions of several kernels have.
+	SessionNetworks scheduling.NetworkConfig
+	Idle            IdleConfig
 	// Metrics is how much history of use is kept.
 	Metrics   metric.Config
 	Callbacks CallbackConfig
@@ -262,7 +264,8 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth",
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
-		Login: defaultLoginConfig(), Directory: defaultDirectoryConfig(), AuditSyslog: syslog.DefaultConfig(),
+		SessionNetworks: scheduling.DefaultNetworkConfig(),
+		Login:           defaultLoginConfig(), Directory: defaultDirectoryConfig(), AuditSyslog: syslog.DefaultConfig(),
 		Idle: IdleConfig{WorkIsUse: true}, Metrics: metric.DefaultConfig(),
 		AnonymousRate: 1000, Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
 	}
@@ -296,6 +299,9 @@ func (c Config) Validate() error {
 	}
 	if !c.Storage.Secret.IsZero() && len(c.Storage.Secret.Reveal()) < minSecret {
 		return shortSecret()
+	}
+	if err := c.SessionNetworks.Validate(); err != nil {
+		return err
 	}
 	if err := c.AuditSyslog.Validate(); err != nil {
 		return err

@@ -230,7 +230,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 		m.deps.Health.Check("orders", m.link.Delivering)
 	}
 	c, log := m.cfg.Reconcile, m.log.With("part", "reconcile")
-	placing, err := scheduling.New(scheduling.Config{Debounce: c.Debounce, Resync: c.Resync},
+	placing, err := scheduling.New(scheduling.Config{Debounce: c.Debounce, Resync: c.Resync, Networks: m.cfg.SessionNetworks},
 		scheduling.Deps{Store: m.store, Clock: m.deps.Clock, Registry: registry, Planner: planner, Log: log})
 	if err != nil {
 		return err

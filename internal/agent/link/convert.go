@@ -38,6 +38,9 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 	if k := p.GetAuthorizedKeys(); k != nil {
 		d.AuthorizedKeys = append([]string{}, k.GetLines()...)
 	}
+	if d.Network, err = networkOf(p.GetNetwork()); err != nil {
+		return d, fmt.Errorf("kernel %s: %w", id, err)
+	}
 	s := p.GetSpec()
 	if s == nil {
 		return d, nil
@@ -143,6 +146,7 @@ func factsOf(f Facts) *node.Up {
 		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: texts(f.Warnings), Revision: f.Revision,
 		Conditions:  conditionsOf(f.Conditions),
 		HungVolumes: f.HungVolumes, DiskProblem: text(f.DiskProblem), DataAddress: f.DataAddress, DataSocket: f.DataSocket,
+		NetworkAddress: f.NetworkAddress,
 	}
 	for name, kind := range f.SlotKinds {
 		p.SlotKinds[string(name)] = string(kind)

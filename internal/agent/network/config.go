@@ -23,10 +23,14 @@ type Config struct {
 	Deny []string
 	// Resolvers are the IPv4 addresses of name servers for sessions; none means those of the host.
 	Resolvers []string
+	// Address is where other agents reach this one for the networks of sessions; "" means the address of the host's default route.
+	Address string
+	// TunnelPort is the UDP port of VXLAN between agents, the same on all of them.
+	TunnelPort int
 }
 
 // DefaultConfig returns the defaults.
-func DefaultConfig() Config { return Config{Pool: "10.222.0.0/16"} }
+func DefaultConfig() Config { return Config{Pool: "10.222.0.0/16", TunnelPort: 4799} }
 
 // maxListed bounds each of the lists.
 const maxListed = 128
@@ -44,10 +48,24 @@ type settings struct {
 	allow     []Allowance
 	deny      []netip.Prefix
 	resolvers []netip.Addr
+	// address is that among agents; not valid when it is to be found out.
+	address    netip.Addr
+	tunnelPort int
 }
 
 func (c Config) read() (settings, error) {
-	s := settings{require: c.Require}
+	s := settings{require: c.Require, tunnelPort: c.TunnelPort}
+	if c.TunnelPort < 1 || c.TunnelPort > 65535 {
+		return s, fault.Invalidf("agent.network.tunnel_port is %d", c.TunnelPort).WithNext("choose a UDP port that is free on all agents, such as 4799")
+	}
+	if c.Address != "" {
+		a, err := netip.ParseAddr(c.Address)
+		if err != nil || a.Zone() != "" || a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() {
+			return s, fault.Invalidf("agent.network.address %q is no address that other agents reach", c.Address).WithCause(err).
+				WithNext("write one IPv4 or IPv6 address of this host")
+		}
+		s.address = a.Unmap()
+	}
 	if len(c.Allow) > maxListed || len(c.Deny) > maxListed || len(c.Resolvers) > 3 {
 		return s, fault.Invalidf("agent.network lists more than %d destinations or 3 resolvers", maxListed)
 	}

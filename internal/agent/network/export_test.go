@@ -37,3 +37,6 @@ func Refusals(list ...error) error {
 	}
 	return fmt.Errorf("set the rules: %w", refusals{fmt.Errorf("conn.Receive: %w", all)})
 }
+
+// SessionSpace is the name of the network namespace of session networks.
+func (n *Network) SessionSpace() string { return n.spaceName() }

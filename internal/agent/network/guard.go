@@ -70,6 +70,9 @@ func (n *Network) hold(ctx context.Context) ([]string, error) {
 	}
 	n.guarded, n.lacking = true, nil
 	var warnings []string
+	if text := n.checkSessions(); text != "" {
+		warnings = append(warnings, text)
+	}
 	if !n.bridged {
 		warnings = append(warnings, "this kernel has no nftables for bridges: the ports of sessions are isolated, but not checked for "+
 			"false addresses")

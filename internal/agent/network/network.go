@@ -88,6 +88,7 @@ type Network struct {
 	problem  error
 	warnings []string
 	rounds   int
+	sessions sessions
 }
 
 // session is a kernel with an address.
@@ -107,6 +108,10 @@ type Place struct {
 	Resolvers []netip.Addr
 	// Address is the container's, "" when the engine gives it one.
 	Address string
+	// Session is the container's address in the network of its session, "" when it has none there; Peers are the other kernels of the
+	// session ("name:ip").
+	Session string
+	Peers   []string
 }
 
 // New returns a network; Run makes it.
@@ -120,7 +125,7 @@ func New(o Options) (*Network, error) {
 		o: o, set: s, id: hex.EncodeToString(sum[:4]), kick: make(chan struct{}, 1), bridged: true, counted: true,
 		open:    func(ns int) rules { return ruleset{ns} },
 		members: map[cluster.KernelID]*session{}, outside: map[cluster.KernelID]bool{}, wanted: map[cluster.KernelID]cluster.Egress{},
-		problem: beingMade(),
+		problem: beingMade(), sessions: sessions{kernels: map[cluster.KernelID]*cluster.SessionNetwork{}, told: map[cluster.KernelID]bool{}},
 	}, nil
 }
 
@@ -369,7 +374,8 @@ func (n *Network) Join(kernel cluster.KernelID, e cluster.Egress) (Place, error)
 			return Place{}, fault.Conflictf("this agent cannot keep the egress policy %s of the session's resource group", e).
 				WithNext("%s", "run the agent as root beside its engine on a kernel with nftables")
 		}
-		return Place{Networks: []runtime.Network{{Name: n.Name()}}}, nil
+		p := Place{Networks: []runtime.Network{{Name: n.Name()}}}
+		return p, n.joinSession(kernel, &p)
 	}
 	s := n.members[kernel]
 	if s == nil || !n.subnet.Contains(s.address) {
@@ -381,9 +387,10 @@ func (n *Network) Join(kernel cluster.KernelID, e cluster.Egress) (Place, error)
 		n.members[kernel] = s
 	}
 	s.egress, s.inherits = e, false
-	return Place{
+	p := Place{
 		Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Resolvers: slices.Clone(n.resolver), Address: s.address.String(),
-	}, nil
+	}
+	return p, n.joinSession(kernel, &p)
 }
 
 // free finds an address that nobody has; the caller holds mu. It goes round the subnet, so that an address rests after its use.
@@ -423,10 +430,20 @@ func (n *Network) Connect(kernel cluster.KernelID, pid int) error {
 	}
 	l, a, subnet, own := n.links(), s.address, n.subnet, n.inode
 	err := n.admit(s)
+	join, sessionErr := n.connectSession(kernel, pid)
 	n.mu.Unlock()
 	if err != nil {
 		n.wake()
 		return fault.Unavailablef("the rules for the network of kernel %s cannot be set", kernel).WithCause(err).WithReason(ReasonNetwork)
+	}
+	// The network of the session comes before the interface whose route the runner waits for.
+	if sessionErr == nil {
+		sessionErr = join()
+	}
+	if sessionErr != nil {
+		n.wake()
+		return fault.Unavailablef("the container of kernel %s cannot be connected with those of its session", kernel).WithCause(sessionErr).
+			WithReason(ReasonNetwork)
 	}
 	if err := l.connect(n.Bridge(), subnet, a, kernel, pid, own); err != nil {
 		n.wake()
@@ -480,6 +497,7 @@ func (n *Network) Release(kernel cluster.KernelID) {
 	defer n.mu.Unlock()
 	delete(n.outside, kernel)
 	delete(n.wanted, kernel)
+	n.releaseSession(kernel)
 	s := n.members[kernel]
 	if s == nil {
 		return
@@ -506,7 +524,9 @@ func Remove(ctx context.Context, o Options) error {
 	if pid != 0 {
 		err = n.enter(pid)
 		if err == nil {
-			err = (ruleset{n.ns}).remove(tables(ruleInput{Table: n.Table(), Subnet: n.set.pool}))
+			err = (ruleset{n.ns}).remove(append(tables(ruleInput{Table: n.Table(), Subnet: n.set.pool}),
+				tunnelTable(n.tunnelTableName(), n.set.tunnelPort, admitted{})))
+			err = errors.Join(err, removeSessionSpace(n.spaceName()))
 			if n.ns > 0 {
 				_ = unix.Close(n.ns)
 			}

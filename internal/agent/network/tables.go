@@ -28,6 +28,7 @@ type rules interface {
 	admit(list []table, a netip.Addr, m member) error
 	expel(list []table, a netip.Addr, m member) error
 	turn(list []table, a netip.Addr, old, next cluster.Egress) error
+	elements(t table, set string) []nftables.SetElement
 }
 
 // ruleset makes tables true in the kernel of one network namespace, over netlink.
@@ -293,26 +294,31 @@ func lacks(err error) bool { return unavailable(err) || missing(err) || errors.I
 // policies reads the policies of sessions from the tables that are there; what cannot be read is left out.
 func (r ruleset) policies(list []table) map[netip.Addr]cluster.Egress {
 	out := map[netip.Addr]cluster.Egress{}
-	c, err := r.conn()
-	if err != nil {
-		return out
-	}
-	for _, s := range list[0].sets {
-		if s.set.Name != setOut {
-			continue
-		}
-		elements, err := c.GetSetElements(s.set)
-		if err != nil {
-			return out
-		}
-		for _, e := range elements {
-			a, ok := netip.AddrFromSlice(e.Key)
-			if policy, known := egressOf(chainOf(e)); ok && known {
-				out[a] = policy
-			}
+	for _, e := range r.elements(list[0], setOut) {
+		a, ok := netip.AddrFromSlice(e.Key)
+		if policy, known := egressOf(chainOf(e)); ok && known {
+			out[a] = policy
 		}
 	}
 	return out
+}
+
+// elements reads a set of a table that is there; none when it cannot be read.
+func (r ruleset) elements(t table, name string) []nftables.SetElement {
+	c, err := r.conn()
+	if err != nil {
+		return nil
+	}
+	for _, s := range t.sets {
+		if s.set.Name == name {
+			found, err := c.GetSetElements(s.set)
+			if err != nil {
+				return nil
+			}
+			return found
+		}
+	}
+	return nil
 }
 
 // egressOf is the policy that a chain stands for.

@@ -76,6 +76,9 @@ func (n *Reports) desired(ctx context.Context, batch []*want) error {
 			return fmt.Errorf("read what session %s may not have any more: %w", r.SessionID, err)
 		}
 		d.AuthorizedKeys = cluster.KeyLines(r.SshKeys)
+		if d.Network, err = networkOf(r); err != nil {
+			return err
+		}
 		if r.Desired == "stop" {
 			d.Stop, d.Force, d.StopReason = true, r.ForceStop, cluster.Reason(r.StopReason)
 			if !d.Force {

@@ -110,7 +110,7 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
 			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung,
 			DiskProblem: store.Text(f.DiskProblem), Conditions: conditions,
-			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket)})
+			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket), NetworkAddress: store.Text(f.NetworkAddress)})
 		if err != nil || changed == 0 {
 			return err
 		}

@@ -2,9 +2,11 @@
 // gRPC) and their version. It is generated from node.proto by `make gen`.
 package node
 
+import "net/netip"
+
 // Version is the newest version of the control stream this build speaks. See the
 // dated list at the head of node.proto.
-const Version = 9
+const Version = 10
 
 // ALPNStream is the protocol name of the second connection of an agent, over which
 // the manager is the HTTP/2 client and the agent the server (byte streams).
@@ -12,6 +14,16 @@ const ALPNStream = "berth-stream/1"
 
 // VersionStreams is the first version of the control stream in which agents dial that connection when they are asked to.
 const VersionStreams = 8
+
+// NetworkAddress reports whether an agent can be reached at an address by others for networks of sessions: one of a single host that is
+// not its own alone.
+func NetworkAddress(a netip.Addr) bool {
+	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !a.IsLinkLocalUnicast() &&
+		!a.Is4In6()
+}
+
+// VersionNetwork is the first version in which agents connect the kernels of one session.
+const VersionNetwork = 10
 
 // VersionWithheld is the first version in which agents take folders and SSH keys from containers that run.
 const VersionWithheld = 9

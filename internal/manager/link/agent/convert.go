@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -56,6 +57,9 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 	}
 	if dataAddress(f.DataAddress) {
 		out.DataAddress = f.DataAddress
+	}
+	if a, err := netip.ParseAddr(f.NetworkAddress); err == nil && node.NetworkAddress(a) {
+		out.NetworkAddress = a.String()
 	}
 	if node.DataSocket(f.DataSocket) {
 		out.DataSocket = f.DataSocket
@@ -215,9 +219,28 @@ func desiredOf(k *cluster.DesiredKernel) *node.DesiredKernel {
 		if k.AuthorizedKeys != nil {
 			out.AuthorizedKeys = &node.AuthorizedKeys{Lines: k.AuthorizedKeys}
 		}
+		out.Network = networkOf(k.Network)
 	}
 	if k.Spec != nil {
 		out.Spec = specOf(k.Spec)
+	}
+	return out
+}
+
+func networkOf(n *cluster.SessionNetwork) *node.SessionNetwork {
+	if n == nil {
+		return nil
+	}
+	out := &node.SessionNetwork{Number: n.Number, Subnet: n.Subnet.String()}
+	for _, m := range n.Members {
+		p := &node.NetworkMember{KernelId: string(m.Kernel), Name: m.Name, AgentId: string(m.Agent)}
+		if m.Address.IsValid() {
+			p.Address = m.Address.String()
+		}
+		if m.Host.IsValid() {
+			p.Host = m.Host.String()
+		}
+		out.Members = append(out.Members, p)
 	}
 	return out
 }

@@ -216,6 +216,12 @@ func (s *sentState) looseOf(d *cluster.DesiredKernel) [sha256.Size]byte {
 			b.WriteString("\n" + line)
 		}
 	}
+	if n := d.Network; s.version >= node.VersionNetwork && n != nil {
+		fmt.Fprintf(&b, "\n%d %s", n.Number, n.Subnet)
+		for _, m := range n.Members {
+			fmt.Fprintf(&b, "\n%s %s %s %s %s", m.Kernel, m.Name, m.Address, m.Agent, m.Host)
+		}
+	}
 	return sha256.Sum256([]byte(b.String()))
 }
 
@@ -235,6 +241,9 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 		}
 		if d.Spec != nil && !d.Egress.Open() && s.version < versionEgress {
 			continue // it would start with everything open; its deadline moves it to another agent
+		}
+		if d.Spec != nil && d.Network != nil && s.version < node.VersionNetwork {
+			continue // it would start alone; its deadline moves it to another agent
 		}
 		if d.Spec != nil && len(d.Spec.Mounts) > 0 && s.version < versionMounts {
 			continue // it would start without its folders; its deadline moves it to another agent

@@ -26,12 +26,12 @@ type proposal struct {
 
 // commit writes a batch of placements. It checks each of them against the rows as they are now: its agents have room, the session still
 // waits and its kernels have the same generations, and no owner gets more than the limits allow. Sessions that fail a check are left out;
-// refused names them with the check (quota, room or changed). The others are placed.
+// refused names them with the check (quota, room, network or changed), lacking says why some got no network. The others are placed.
 func (d *desk) commit(ctx context.Context, batch []proposal,
-	kinds map[cluster.SlotName]bool) (refused map[cluster.SessionID]string, err error) {
+	kinds map[cluster.SlotName]bool) (refused, lacking map[cluster.SessionID]string, err error) {
 	kernels := 0
 	err = d.term.Commit(ctx, func(ctx context.Context, tx *store.Tx) error {
-		refused, kernels = map[cluster.SessionID]string{}, 0 // the transaction may run again
+		refused, lacking, kernels = map[cluster.SessionID]string{}, map[cluster.SessionID]string{}, 0 // the transaction may run again
 		if err := tx.LockPlacements(ctx); err != nil {
 			return fmt.Errorf("wait for other placements: %w", err)
 		}
@@ -43,7 +43,12 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 		if err != nil {
 			return err
 		}
+		nets, err := freshNetworks(ctx, tx, d.cfg.Networks, batch)
+		if err != nil {
+			return err
+		}
 		var places []store.Place
+		var made []*given
 		for i := range batch {
 			p := &batch[i]
 			switch {
@@ -53,6 +58,16 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 			case !room.admit(p):
 				refused[p.session] = "room"
 				continue
+			}
+			if len(p.placements) > 1 {
+				network, err := nets.choose(p.session, len(p.placements))
+				if err != nil {
+					refused[p.session], lacking[p.session] = "network", err.Error()
+					continue
+				}
+				if network != nil {
+					made = append(made, network)
+				}
 			}
 			allowance.take(p)
 			room.probe(p)
@@ -68,6 +83,14 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 		for _, id := range gone {
 			refused[id] = "changed"
 		}
+		for _, n := range made {
+			if refused[n.session] != "" {
+				continue
+			}
+			if err := tx.AddSessionNetwork(ctx, n.number, n.subnet, string(n.session)); err != nil {
+				return fmt.Errorf("give session %s a network: %w", n.session, err)
+			}
+		}
 		if err := room.sendProbes(ctx, tx, refused); err != nil {
 			return err
 		}
@@ -79,13 +102,13 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	d.metrics.placed.Add(float64(kernels))
 	for _, why := range refused {
 		d.metrics.refused.WithLabelValues(why).Inc()
 	}
-	return refused, nil
+	return refused, lacking, nil
 }
 
 // room is what agents have left when the batch is committed. The agents' rows are locked, so it stays true until the commit.

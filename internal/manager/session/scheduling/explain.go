@@ -47,7 +47,7 @@ type explanation struct {
 var predicates = []scheduler.Reason{
 	scheduler.WaitsForStartTime, scheduler.WaitsForDependency, scheduler.WaitsForOwner, scheduler.WaitsForConcurrency, scheduler.WaitsForQuota,
 	scheduler.WaitsForAgent, scheduler.TooBig, scheduler.WaitsForCapacity, scheduler.WaitsForDevices, scheduler.WaitsForVictims,
-	scheduler.WaitsBehind,
+	scheduler.WaitsBehind, WaitsForNetwork,
 }
 
 const wireTime = "2006-01-02T15:04:05.000000+00:00"
@@ -157,7 +157,7 @@ func (d *desk) collect(m *memory, now time.Time) (notes []note) {
 			return false
 		}
 		t.looks--
-		h, ok := m.cluster.Explain(id)
+		h, ok := m.explain(id)
 		if !ok || h.Reason == scheduler.WaitsForPass {
 			return true
 		}

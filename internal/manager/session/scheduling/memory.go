@@ -106,6 +106,8 @@ type entry struct {
 	// told is the explanation, as stored in the database, of why the session waits. toldAt is when it was written.
 	told   told
 	toldAt time.Time
+	// network says, in words, why it got no network when it was placed at last; "" when that was not the reason.
+	network string
 }
 
 // told is the part of a stored explanation that decides whether it must be written again.

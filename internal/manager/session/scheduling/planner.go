@@ -182,7 +182,7 @@ func (p *Planner) explain(ctx context.Context, most time.Duration, out *session.
 			out.Reason, out.Text = string(scheduler.WaitsForDependency), why
 			return nil
 		}
-		h, waits := m.cluster.Explain(id)
+		h, waits := m.explain(id)
 		if !waits {
 			out.Text = "it is being started"
 			return nil

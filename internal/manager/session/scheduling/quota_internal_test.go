@@ -137,7 +137,7 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 		for i := 0; i < len(all); i += size {
 			batch := all[i:min(i+size, len(all))]
 			wg.Go(func() {
-				no, err := (&desk{Scheduling: l, term: reconcile.NewTerm(s, 1, "test")}).commit(context.Background(), batch, kinds)
+				no, _, err := (&desk{Scheduling: l, term: reconcile.NewTerm(s, 1, "test")}).commit(context.Background(), batch, kinds)
 				mu.Lock()
 				defer mu.Unlock()
 				for id, why := range no {
@@ -305,7 +305,7 @@ func TestTwoLastSeatsOfALevel(t *testing.T) {
 		var errs [2]error
 		for i := range seats {
 			wg.Go(func() {
-				refused[i], errs[i] = (&desk{Scheduling: l, term: reconcile.NewTerm(s, 1, "test")}).commit(ctx, seats[i:i+1],
+				refused[i], _, errs[i] = (&desk{Scheduling: l, term: reconcile.NewTerm(s, 1, "test")}).commit(ctx, seats[i:i+1],
 					map[cluster.SlotName]bool{cluster.SlotCPU: true})
 			})
 		}

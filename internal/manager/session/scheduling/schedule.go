@@ -240,12 +240,12 @@ func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outco
 		return out, err
 	}
 	if len(batch) > 0 {
-		refused, err := d.commit(ctx, batch, kinds)
+		refused, lacking, err := d.commit(ctx, batch, kinds)
 		if err != nil {
 			return out, fmt.Errorf("commit placements: %w", err)
 		}
 		out.refused, out.placed = len(refused), len(batch)-len(refused)
-		if err := d.kept.with(ctx, func(m *memory) error { m.refused(batch, refused); return nil }); err != nil {
+		if err := d.kept.with(ctx, func(m *memory) error { m.refused(batch, refused, lacking); return nil }); err != nil {
 			return out, err
 		}
 	}
@@ -284,9 +284,13 @@ func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evic
 	return batch, evictions
 }
 
-// refused marks agents as stale on which the commit found no room: the memory is out of date about them.
-func (m *memory) refused(batch []proposal, refused map[cluster.SessionID]string) {
+// refused marks agents as stale on which the commit found no room: the memory is out of date about them. lacking says of which sessions it
+// is known why they got no network.
+func (m *memory) refused(batch []proposal, refused, lacking map[cluster.SessionID]string) {
 	for _, p := range batch {
+		if e := m.sessions[p.session]; e != nil && e.network != lacking[p.session] {
+			e.network, m.changed = lacking[p.session], true
+		}
 		if refused[p.session] == "room" {
 			for _, pl := range p.placements {
 				m.staleAgents[pl.Agent] = struct{}{}

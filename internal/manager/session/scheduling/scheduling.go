@@ -25,10 +25,14 @@ type Config struct {
 	Debounce time.Duration
 	// Resync is the time between turns without any hint, and between full comparisons of the memory with the database.
 	Resync time.Duration
+	// Networks are those of sessions of several kernels.
+	Networks NetworkConfig
 }
 
 // DefaultConfig returns the documented defaults.
-func DefaultConfig() Config { return Config{Debounce: 2 * time.Millisecond, Resync: 30 * time.Second} }
+func DefaultConfig() Config {
+	return Config{Debounce: 2 * time.Millisecond, Resync: 30 * time.Second, Networks: DefaultNetworkConfig()}
+}
 
 // Deps are what scheduling works with. Clock and Registry may be nil. If Planner is nil, New makes one.
 type Deps struct {
@@ -111,7 +115,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}),
 		placed: counter("berth_scheduler_placements_total", "Kernels placed."),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_scheduler_refused_total",
-			Help: "Sessions whose placement the commit refused, by what had changed meanwhile: room, quota or changed (the session itself)."},
+			Help: "Sessions whose placement the commit refused, by the check: room, quota, network or changed (the session itself)."},
 			[]string{"check"}),
 		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "berth_scheduler_waiting_sessions",
 			Help: "Pending sessions by resource group and dominant reason."}, []string{"group", "reason"}),

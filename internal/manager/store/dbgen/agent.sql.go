@@ -114,7 +114,7 @@ func (q *Queries) AgentShapes(ctx context.Context, groups []string) ([]AgentShap
 }
 
 const agentViews = `-- name: AgentViews :many
-SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, orders_at, conditions, trial FROM agents WHERE id = ANY($1::text[])
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, orders_at, conditions, trial, network_address FROM agents WHERE id = ANY($1::text[])
 `
 
 func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
@@ -157,6 +157,7 @@ func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error)
 			&i.OrdersAt,
 			&i.Conditions,
 			&i.Trial,
+			&i.NetworkAddress,
 		); err != nil {
 			return nil, err
 		}
@@ -461,27 +462,28 @@ const setAgentFacts = `-- name: SetAgentFacts :execrows
 UPDATE agents SET architecture = $1, capacity = $2, slot_kinds = $3, devices = $4,
     engine = $5, engine_ok = $6, engine_error = $7, warnings = $8, hung_volumes = $9,
     disk_problem = $10, conditions = $11,
-    data_address = $12, data_socket = $13, facts_revision = $14, last_seen = now()
-WHERE id = $15 AND epoch = $16 AND facts_revision < $14
+    data_address = $12, data_socket = $13, network_address = $14, facts_revision = $15, last_seen = now()
+WHERE id = $16 AND epoch = $17 AND facts_revision < $15
 `
 
 type SetAgentFactsParams struct {
-	Architecture  string
-	Capacity      cluster.Slots
-	SlotKinds     dbtype.Strings
-	Devices       json.RawMessage
-	Engine        string
-	EngineOk      bool
-	EngineError   string
-	Warnings      []string
-	HungVolumes   []string
-	DiskProblem   string
-	Conditions    json.RawMessage
-	DataAddress   string
-	DataSocket    string
-	FactsRevision int64
-	ID            string
-	Epoch         int64
+	Architecture   string
+	Capacity       cluster.Slots
+	SlotKinds      dbtype.Strings
+	Devices        json.RawMessage
+	Engine         string
+	EngineOk       bool
+	EngineError    string
+	Warnings       []string
+	HungVolumes    []string
+	DiskProblem    string
+	Conditions     json.RawMessage
+	DataAddress    string
+	DataSocket     string
+	NetworkAddress string
+	FactsRevision  int64
+	ID             string
+	Epoch          int64
 }
 
 func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (int64, error) {
@@ -499,6 +501,7 @@ func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (i
 		arg.Conditions,
 		arg.DataAddress,
 		arg.DataSocket,
+		arg.NetworkAddress,
 		arg.FactsRevision,
 		arg.ID,
 		arg.Epoch,

@@ -6,6 +6,7 @@ package dbgen
 
 import (
 	"encoding/json"
+	"net/netip"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -44,6 +45,7 @@ type Agent struct {
 	OrdersAt          time.Time
 	Conditions        json.RawMessage
 	Trial             json.RawMessage
+	NetworkAddress    string
 }
 
 type AgentConnection struct {
@@ -955,6 +957,13 @@ type SessionMount struct {
 	OwnerUid   int32
 	OwnerGid   int32
 	Allowed    string
+}
+
+type SessionNetwork struct {
+	Number    int32
+	Subnet    netip.Prefix
+	SessionID string
+	MadeAt    time.Time
 }
 
 type SessionTemplate struct {

@@ -8,6 +8,7 @@ package dbgen
 import (
 	"context"
 	"encoding/json"
+	"net/netip"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store/dbtype"
@@ -28,22 +29,28 @@ func (q *Queries) AddFailedAgent(ctx context.Context, charge int32, agentID stri
 
 const desiredKernels = `-- name: DesiredKernels :many
 SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress,
-       withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys
+       withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys,
+       n.number AS network_number, n.subnet AS network_subnet,
+       CASE WHEN n.number IS NOT NULL THEN members_of_session(s.id) ELSE '[]' END::jsonb AS network_members
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
+LEFT JOIN session_networks n ON n.session_id = s.id
 WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id
 `
 
 type DesiredKernelsRow struct {
-	AgentID    string
-	ID         string
-	SessionID  string
-	Generation int64
-	Desired    string
-	ForceStop  bool
-	StopReason string
-	Egress     string
-	Withheld   json.RawMessage
-	SshKeys    []string
+	AgentID        string
+	ID             string
+	SessionID      string
+	Generation     int64
+	Desired        string
+	ForceStop      bool
+	StopReason     string
+	Egress         string
+	Withheld       json.RawMessage
+	SshKeys        []string
+	NetworkNumber  *int32
+	NetworkSubnet  *netip.Prefix
+	NetworkMembers json.RawMessage
 }
 
 // What is wanted of agents, without the specifications, but for what may change while a kernel runs.
@@ -67,6 +74,9 @@ func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]Desire
 			&i.Egress,
 			&i.Withheld,
 			&i.SshKeys,
+			&i.NetworkNumber,
+			&i.NetworkSubnet,
+			&i.NetworkMembers,
 		); err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ SELECT id, epoch, (trial <> '{}')::boolean AS suspect, (trial ? 'since')::boolea
 UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds = @slot_kinds, devices = @devices,
     engine = @engine, engine_ok = @engine_ok, engine_error = @engine_error, warnings = @warnings, hung_volumes = @hung_volumes,
     disk_problem = @disk_problem, conditions = @conditions,
-    data_address = @data_address, data_socket = @data_socket, facts_revision = @facts_revision, last_seen = now()
+    data_address = @data_address, data_socket = @data_socket, network_address = @network_address, facts_revision = @facts_revision, last_seen = now()
 WHERE id = @id AND epoch = @epoch AND facts_revision < @facts_revision;
 
 -- name: AgentConditions :one

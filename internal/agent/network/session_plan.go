@@ -1,0 +1,152 @@
+package network
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"berth.dev/berth/internal/cluster"
+)
+
+// wanted is the network of one session as it should be on this agent.
+type wanted struct {
+	subnet netip.Prefix
+	// local are the members whose containers are here.
+	local []cluster.NetworkMember
+	// far are members on other agents, by their address; the value is where their agent is reached.
+	far map[netip.Addr]netip.Addr
+	// mtu is the size of the largest packet that passes between its members, in bytes.
+	mtu int
+}
+
+// present is the network of one session as it is on this agent.
+type present struct {
+	bridge bool // is there and up
+	tunnel *tunnel
+	ports  int // interfaces of containers
+}
+
+// tunnel is the way to the other agents of a session.
+type tunnel struct {
+	local netip.Addr // this agent's address
+	mtu   int
+	up    bool // and a port of its bridge
+	far   map[netip.Addr]netip.Addr
+}
+
+// The steps that make networks of sessions true.
+type verb string
+
+const (
+	makeBridge   verb = "make bridge"
+	removeBridge verb = "remove bridge"
+	makeTunnel   verb = "make tunnel"
+	removeTunnel verb = "remove tunnel"
+	reachMember  verb = "reach member"
+	forgetMember verb = "forget member"
+)
+
+// step is one change of one network.
+type step struct {
+	do     verb
+	number uint32
+	mtu    int
+	member netip.Addr
+	host   netip.Addr
+}
+
+// planNetworks says what is to be done, in order, so that the networks of sessions are as they should be. own is this agent's address
+// among agents. A network that nobody wants stays while containers are connected to it: after a restart their kernels are known before
+// the manager says what they are to have.
+func planNetworks(want map[uint32]wanted, have map[uint32]present, own netip.Addr) []step {
+	var steps []step
+	numbers := map[uint32]bool{}
+	for n := range want {
+		numbers[n] = true
+	}
+	for n := range have {
+		numbers[n] = true
+	}
+	for _, n := range slices.Sorted(mapsKeys(numbers)) {
+		w, is := want[n]
+		h := have[n]
+		if !is {
+			if h.ports > 0 {
+				continue
+			}
+			if h.tunnel != nil {
+				steps = append(steps, step{do: removeTunnel, number: n})
+			}
+			steps = append(steps, step{do: removeBridge, number: n})
+			continue
+		}
+		if !h.bridge {
+			steps = append(steps, step{do: makeBridge, number: n})
+		}
+		steps = append(steps, planTunnel(n, w, h.tunnel, own)...)
+	}
+	return steps
+}
+
+func planTunnel(n uint32, w wanted, h *tunnel, own netip.Addr) []step {
+	if len(w.far) == 0 || !own.IsValid() {
+		if h != nil {
+			return []step{{do: removeTunnel, number: n}}
+		}
+		return nil
+	}
+	var steps []step
+	if h != nil && (h.local != own || h.mtu != w.mtu || !h.up) {
+		steps = append(steps, step{do: removeTunnel, number: n})
+		h = nil
+	}
+	if h == nil {
+		steps = append(steps, step{do: makeTunnel, number: n, mtu: w.mtu})
+		h = &tunnel{}
+	}
+	for _, member := range slices.SortedFunc(mapsKeys(h.far), netip.Addr.Compare) {
+		if w.far[member] != h.far[member] {
+			steps = append(steps, step{do: forgetMember, number: n, member: member, host: h.far[member]})
+		}
+	}
+	for _, member := range slices.SortedFunc(mapsKeys(w.far), netip.Addr.Compare) {
+		if h.far[member] != w.far[member] {
+			steps = append(steps, step{do: reachMember, number: n, member: member, host: w.far[member]})
+		}
+	}
+	return steps
+}
+
+// wantedNetworks sums up what the kernels of an agent are to have. Members without an agent, and those of agents that cannot be reached,
+// are left out until they can. mtu answers how large packets to a host may be.
+func wantedNetworks(kernels map[cluster.KernelID]*cluster.SessionNetwork, agent cluster.AgentID, own netip.Addr,
+	mtu func(host netip.Addr) int) map[uint32]wanted {
+	out := map[uint32]wanted{}
+	// Members of one network are told at the same time; while they differ, the smaller id decides, whatever the order.
+	for _, id := range slices.SortedFunc(mapsKeys(kernels), func(a, b cluster.KernelID) int { return cmp.Compare(a, b) }) {
+		n := kernels[id]
+		me, is := n.Member(id)
+		if !is {
+			continue
+		}
+		w, known := out[n.Number]
+		if !known {
+			w = wanted{subnet: n.Subnet, far: map[netip.Addr]netip.Addr{}, mtu: defaultMTU}
+			for _, m := range n.Members {
+				if m.Agent == agent || m.Agent == "" || !m.Host.IsValid() || !own.IsValid() || m.Host.Is4() != own.Is4() {
+					continue
+				}
+				size := mtu(m.Host)
+				if len(w.far) == 0 || size < w.mtu {
+					w.mtu = size
+				}
+				w.far[m.Address] = m.Host
+			}
+		}
+		if w.subnet == n.Subnet {
+			w.local = append(w.local, me)
+		}
+		out[n.Number] = w
+	}
+	return out
+}
