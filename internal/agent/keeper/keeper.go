@@ -58,6 +58,8 @@ type Network interface {
 	Connect(kernel cluster.KernelID, pid int) error
 	// SetEgress takes what the manager wants of a kernel that may be running.
 	SetEgress(kernel cluster.KernelID, e cluster.Egress)
+	// SetNetwork takes what the kernels of its session have in common; nil where it is the only one.
+	SetNetwork(kernel cluster.KernelID, n *cluster.SessionNetwork)
 	// Release takes back what a kernel had whose container is gone.
 	Release(kernel cluster.KernelID)
 }

@@ -96,6 +96,7 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 	n.desired = &d
 	if nw := n.k.o.Network; nw != nil && !d.Stop {
 		nw.SetEgress(n.id, d.Egress)
+		nw.SetNetwork(n.id, d.Network)
 	}
 	same := old != nil && old.Generation == d.Generation && old.Stop == d.Stop && old.Force == d.Force
 	if same {

@@ -2,8 +2,8 @@ package keeper_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -21,6 +21,7 @@ type wires struct {
 	asked  []string
 	broken error
 	places map[cluster.KernelID]string
+	nets   map[cluster.KernelID]*cluster.SessionNetwork
 }
 
 func (w *wires) note(format string, args ...any) {
@@ -41,12 +42,22 @@ func (w *wires) Join(id cluster.KernelID, e cluster.Egress) (network.Place, erro
 		w.places[id] = fmt.Sprintf("10.222.0.%d", 2+len(w.places))
 	}
 	address := w.places[id]
+	p := network.Place{Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Address: address}
+	if n := w.nets[id]; n != nil {
+		me, _ := n.Member(id)
+		p.Session = me.Address.String()
+		for _, m := range n.Members {
+			if m.Kernel != id {
+				p.Peers = append(p.Peers, m.Name+":"+m.Address.String())
+			}
+		}
+	}
 	w.mu.Unlock()
 	if err != nil {
 		return network.Place{}, err
 	}
 	w.note("join %s", e)
-	return network.Place{Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Address: address}, nil
+	return p, nil
 }
 
 func (w *wires) Connect(_ cluster.KernelID, pid int) error {
@@ -58,7 +69,17 @@ func (w *wires) Connect(_ cluster.KernelID, pid int) error {
 }
 
 func (w *wires) SetEgress(_ cluster.KernelID, e cluster.Egress) { w.note("set %s", e) }
-func (w *wires) Release(cluster.KernelID)                       { w.note("release") }
+
+func (w *wires) SetNetwork(id cluster.KernelID, n *cluster.SessionNetwork) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nets == nil {
+		w.nets = map[cluster.KernelID]*cluster.SessionNetwork{}
+	}
+	w.nets[id] = n
+}
+
+func (w *wires) Release(cluster.KernelID) { w.note("release") }
 
 func (w *wires) list() []string {
 	w.mu.Lock()
@@ -100,24 +121,30 @@ func TestKernelsAreConnected(t *testing.T) {
 	r.eventually("the address is given back", func() bool { return slices.Contains(w.list(), "release") })
 }
 
-// TestPeersKnowEachOther: all containers of a session on one agent find each other by name, whichever is made first, and no others.
+// TestPeersKnowEachOther: kernels know the names of all others of their session by the addresses of its network, wherever those run, and
+// themselves by theirs.
 func TestPeersKnowEachOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.network = &wires{}
 	r.start()
-	r.want(true, desired(1), desired(2, func(d *cluster.DesiredKernel) { d.Spec.Hostname = "sub1" }),
+	session := &cluster.SessionNetwork{Subnet: netip.MustParsePrefix("10.223.0.0/26"), Members: []cluster.NetworkMember{
+		{Kernel: kernelID(1), Name: "main1", Address: netip.MustParseAddr("10.223.0.1"), Agent: agent},
+		{Kernel: kernelID(2), Name: "sub1", Address: netip.MustParseAddr("10.223.0.2"), Agent: agent},
+		{Kernel: kernelID(9), Name: "sub2", Address: netip.MustParseAddr("10.223.0.3"), Agent: "elsewhere"}}}
+	member := func(d *cluster.DesiredKernel) { d.Network = session }
+	r.want(true, desired(1, member), desired(2, member, func(d *cluster.DesiredKernel) { d.Spec.Hostname = "sub1" }),
 		desired(3, func(d *cluster.DesiredKernel) { d.Session = "22222222-0000-4000-8000-000000000000" }))
-	names := func(id cluster.KernelID) (out []string) {
+	names := func(id cluster.KernelID) []string {
 		r.awaitPhase(id, 1, cluster.PhaseRunning)
 		spec, ok := r.engine.Spec(scope, agent, id)
 		require.True(t, ok)
 		return spec.ExtraHosts
 	}
-	first, second, other := names(kernelID(1)), names(kernelID(2)), names(kernelID(3))
-	require.Len(t, first, 2)
-	require.ElementsMatch(t, first, second)
-	require.Regexp(t, `main1:10\.222\.0\.\d sub1:10\.222\.0\.\d`, strings.Join(slices.Sorted(slices.Values(first)), " "))
+	all := []string{"main1:10.223.0.1", "sub1:10.223.0.2", "sub2:10.223.0.3"}
+	require.ElementsMatch(t, all, names(kernelID(1)))
+	require.ElementsMatch(t, all, names(kernelID(2)))
+	other := names(kernelID(3))
 	require.Len(t, other, 1)
-	require.NotContains(t, first, other[0])
+	require.Regexp(t, `^main1:10\.222\.0\.\d$`, other[0])
 }

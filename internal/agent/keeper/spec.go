@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -38,7 +39,6 @@ type buildInput struct {
 	grant    device.Grant
 	folders  []runtime.Mount
 	place    network.Place
-	peers    []string // of the session, "name:ip"
 	logLevel string
 }
 
@@ -92,7 +92,7 @@ func newBuild(in buildInput) (build, error) {
 		},
 		spec: runtime.Spec{
 			Identity: in.identity, Image: s.Image, Digest: in.image.ID, Hostname: s.Hostname,
-			ExtraHosts: hostsOf(s, in.place.Address, in.peers),
+			ExtraHosts: hostsOf(s, cmp.Or(in.place.Session, in.place.Address), in.place.Peers),
 			Entry:      host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
 			Mounts:  slices.Clone(in.grant.Mounts),
 			Devices: in.grant.Nodes, CDI: in.grant.CDI,
@@ -131,7 +131,7 @@ func variablesOf(env map[string]string) []string {
 }
 
 // hostsOf are the names that the container knows: what the manager gives, its own name where the engine does not know its
-// address, and its peers. The manager's come before others of the same name.
+// address, and the other kernels of its session. The manager's come before others of the same name.
 func hostsOf(s *cluster.KernelSpec, address string, peers []string) []string {
 	out := slices.Clone(s.Hosts)
 	add := func(name, entry string) {

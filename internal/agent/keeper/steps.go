@@ -221,37 +221,6 @@ func (n *kernel) findImage(ctx context.Context, v view) error {
 	return n.prepare(ctx, v)
 }
 
-// peersOf are the names and addresses ("name:ip") of the other containers of a session on this agent. Those that are not made yet
-// get their addresses now, so that all containers of a session know each other from the start.
-func (k *Keeper) peersOf(id cluster.KernelID, session cluster.SessionID) ([]string, error) {
-	type peer struct {
-		id     cluster.KernelID
-		name   string
-		egress cluster.Egress
-	}
-	var peers []peer
-	k.mu.Lock()
-	for _, o := range k.kernels {
-		d := o.desired
-		if o.id != id && d != nil && !d.Stop && d.Session == session && d.Spec != nil && d.Spec.Hostname != "" {
-			peers = append(peers, peer{o.id, d.Spec.Hostname, d.Egress})
-		}
-	}
-	k.mu.Unlock()
-	var out []string
-	for _, p := range peers {
-		place, err := k.o.Network.Join(p.id, p.egress)
-		if err != nil {
-			return nil, err
-		}
-		if place.Address != "" {
-			out = append(out, p.name+":"+place.Address)
-		}
-	}
-	slices.Sort(out)
-	return out, nil
-}
-
 // prepare writes the kernel's directory and goes on to create the container.
 func (n *kernel) prepare(ctx context.Context, v view) error {
 	k := n.k
@@ -281,12 +250,8 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 		return err
 	}
 	var place network.Place
-	var peers []string
 	if k.o.Network != nil {
 		if place, err = k.o.Network.Join(n.id, v.desired.Egress); err != nil {
-			return err
-		}
-		if peers, err = k.peersOf(n.id, v.record.Session); err != nil {
 			return err
 		}
 	}
@@ -294,7 +259,7 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	b, err := newBuild(buildInput{
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
 			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1, Address: place.Address},
-		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group, place: place, peers: peers,
+		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group, place: place,
 		user: user, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {
