@@ -308,7 +308,8 @@ func sameFacts(a, b link.Facts) bool {
 	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
 		a.DiskProblem == b.DiskProblem && sameConditions(a.Conditions, b.Conditions) &&
-		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && a.NetworkAddress == b.NetworkAddress && maps.Equal(a.Capacity, b.Capacity) &&
+		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && a.NetworkAddress == b.NetworkAddress &&
+		maps.Equal(a.Capacity, b.Capacity) &&
 		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) &&
 		slices.EqualFunc(a.Devices, b.Devices, sameDevice) && slices.EqualFunc(a.Images, b.Images, sameImage)
 }

@@ -166,7 +166,8 @@ func scanned(name, format string, to ...any) bool {
 }
 
 func (l sessionLinks) tunnelOf(h *netlink.Handle, link netlink.Link) (*tunnel, error) {
-	t := &tunnel{mtu: link.Attrs().MTU, up: link.Attrs().Flags&net.FlagUp != 0 && link.Attrs().MasterIndex != 0, far: map[netip.Addr]netip.Addr{}}
+	t := &tunnel{mtu: link.Attrs().MTU, up: link.Attrs().Flags&net.FlagUp != 0 && link.Attrs().MasterIndex != 0,
+		far: map[netip.Addr]netip.Addr{}}
 	if v, ok := link.(*netlink.Vxlan); ok {
 		if a, ok := netip.AddrFromSlice(v.SrcAddr); ok {
 			t.local = a.Unmap()
@@ -183,6 +184,7 @@ func (l sessionLinks) tunnelOf(h *netlink.Handle, link netlink.Link) (*tunnel, e
 	}
 	answered := map[netip.Addr]bool{}
 	for _, n := range neighbours {
+
 		if a, ok := netip.AddrFromSlice(n.IP); ok && n.State&netlink.NUD_PERMANENT != 0 && n.HardwareAddr.String() == memberMAC(a.Unmap()).String() {
 			answered[a.Unmap()] = true
 		}

@@ -83,7 +83,8 @@ func (p *pair) agent(w *world, agent cluster.AgentID) *network.Network {
 // member is one kernel of the sessions that the tests start.
 func member(kernel cluster.KernelID, name, address string, agent cluster.AgentID) cluster.NetworkMember {
 	host := map[cluster.AgentID]string{"one": oneHost, "two": twoHost}[agent]
-	return cluster.NetworkMember{Kernel: kernel, Name: name, Address: netip.MustParseAddr(address), Agent: agent, Host: netip.MustParseAddr(host)}
+	return cluster.NetworkMember{Kernel: kernel, Name: name, Address: netip.MustParseAddr(address), Agent: agent,
+		Host: netip.MustParseAddr(host)}
 }
 
 // start starts a kernel in the network of its session and returns the pid of a process in it.

@@ -63,7 +63,8 @@ func TestPlansOfNetworksComeToAnEnd(t *testing.T) {
 		for range small("present", 3) {
 			p := present{bridge: rapid.Bool().Draw(t, "bridge"), ports: int(small("ports", 2))}
 			if p.bridge && rapid.Bool().Draw(t, "tunnel") {
-				p.tunnel = &tunnel{local: host(8 + small("own", 1)), mtu: 1400 + int(small("size", 1)), up: rapid.Bool().Draw(t, "up"), far: far("forwards")}
+				p.tunnel = &tunnel{local: host(8 + small("own", 1)), mtu: 1400 + int(small("size", 1)), up: rapid.Bool().Draw(t,
+					"up"), far: far("forwards")}
 			}
 			have[uint32(small("number", 3))] = p
 		}

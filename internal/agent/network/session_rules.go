@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// admitted is what the rules of session networks let through: the members that send, with their ports, and the agents whose tunnels end here.
+// admitted is what the rules of session networks let through: the members that send, with their ports, and the agents whose tunnels
+// end here.
 type admitted struct {
 	members map[netip.Addr]member
 	hosts   map[netip.Addr]bool

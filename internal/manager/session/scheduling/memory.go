@@ -49,6 +49,8 @@ type memory struct {
 	clock  chassis.Clock
 	// doomed are waiting sessions that can never start, each with the reason.
 	doomed map[cluster.SessionID]string
+	// unconnected are sessions of several kernels that found a place in the last pass and no network, each with why.
+	unconnected map[cluster.SessionID]string
 	// listed is set when some policy allows only the slots that it lists. A new name in slots then changes its limits.
 	listed bool
 	// fresh are waiting sessions whose explanation has not been stored yet. round are the other waiting sessions: collect checks in turn
@@ -106,8 +108,6 @@ type entry struct {
 	// told is the explanation, as stored in the database, of why the session waits. toldAt is when it was written.
 	told   told
 	toldAt time.Time
-	// network says, in words, why it got no network when it was placed at last; "" when that was not the reason.
-	network string
 }
 
 // told is the part of a stored explanation that decides whether it must be written again.
@@ -529,7 +529,8 @@ func newMemory(clock chassis.Clock) *memory {
 		owners: map[scheduler.Scope]seen{}, slots: map[cluster.SlotName]bool{cluster.SlotCPU: true, cluster.SlotMem: true},
 		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{},
 		trials: map[cluster.AgentID]time.Time{}, clock: clock, doomed: map[cluster.SessionID]string{},
-		tree: &limit.Tree{}, weighed: map[quota.ID]bool{},
+		unconnected: map[cluster.SessionID]string{},
+		tree:        &limit.Tree{}, weighed: map[quota.ID]bool{},
 		texts: map[string]string{}, requests: map[string]cluster.Slots{},
 	}
 }

@@ -138,8 +138,9 @@ const WaitsForNetwork scheduler.Reason = "session-network"
 // explain is why a session waits: the scheduler's answer, or that it found a place and no network at the last try.
 func (m *memory) explain(id cluster.SessionID) (scheduler.Explanation, bool) {
 	h, ok := m.cluster.Explain(id)
-	if e := m.sessions[id]; ok && e != nil && e.network != "" {
-		h.Reason, h.Text, h.Rejected, h.Shortfall = WaitsForNetwork, e.network, nil, nil
+	if why := m.unconnected[id]; why != "" && m.sessions[id] != nil && m.sessions[id].status == cluster.Pending {
+		ok = true // the scheduler has placed it
+		h.Reason, h.Text, h.Rejected, h.Shortfall = WaitsForNetwork, why, nil, nil
 		h.Remedies = []string{"end sessions of several kernels, or have an administrator widen manager.session_networks.pool"}
 	}
 	return h, ok

@@ -229,6 +229,10 @@ func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outco
 		d.metrics.pass.Observe(d.deps.Clock.Now().Sub(began).Seconds())
 		m.doubt(result.Decisions)
 		batch, evictions = m.propose(result.Decisions)
+		maps.DeleteFunc(m.unconnected, func(id cluster.SessionID, _ string) bool {
+			return m.sessions[id] == nil ||
+				m.sessions[id].group == group
+		})
 		out.more, out.wake = result.More, result.Wake
 		if e := m.group(group); result.More || !e.wake.Equal(result.Wake) { // the reason why a session waits may have changed
 			m.changed, e.wake = true, result.Wake
@@ -288,8 +292,8 @@ func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evic
 // is known why they got no network.
 func (m *memory) refused(batch []proposal, refused, lacking map[cluster.SessionID]string) {
 	for _, p := range batch {
-		if e := m.sessions[p.session]; e != nil && e.network != lacking[p.session] {
-			e.network, m.changed = lacking[p.session], true
+		if why := lacking[p.session]; why != "" {
+			m.unconnected[p.session], m.changed = why, true
 		}
 		if refused[p.session] == "room" {
 			for _, pl := range p.placements {
