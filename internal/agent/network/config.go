@@ -56,8 +56,8 @@ type settings struct {
 func (c Config) read() (settings, error) {
 	s := settings{require: c.Require, tunnelPort: c.TunnelPort}
 	if c.TunnelPort < 1 || c.TunnelPort > 65535 {
-		return s, fault.Invalidf("agent.network.tunnel_port is %d",
-			c.TunnelPort).WithNext("choose a UDP port that is free on all agents, such as 4799")
+		return s, fault.Invalidf("agent.network.tunnel_port is %d", c.TunnelPort).
+			WithNext("choose a UDP port that is free on all agents, such as 4799")
 	}
 	if c.Address != "" {
 		a, err := netip.ParseAddr(c.Address)

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -184,8 +185,8 @@ func (l sessionLinks) tunnelOf(h *netlink.Handle, link netlink.Link) (*tunnel, e
 	}
 	answered := map[netip.Addr]bool{}
 	for _, n := range neighbours {
-
-		if a, ok := netip.AddrFromSlice(n.IP); ok && n.State&netlink.NUD_PERMANENT != 0 && n.HardwareAddr.String() == memberMAC(a.Unmap()).String() {
+		a, ok := netip.AddrFromSlice(n.IP)
+		if ok && n.State&netlink.NUD_PERMANENT != 0 && bytes.Equal(n.HardwareAddr, memberMAC(a.Unmap())) {
 			answered[a.Unmap()] = true
 		}
 	}

@@ -80,8 +80,8 @@ func sessionTable(a admitted) table {
 	return t
 }
 
-// tunnelTable admits packets of tunnels from the agents of sessions here alone: VXLAN itself asks nobody who they are. It is in the engine's
-// namespace, and speaks of the port of tunnels only.
+// tunnelTable admits packets of tunnels from the agents of sessions here alone: VXLAN itself asks nobody who they are. It is in the
+// engine's namespace, and speaks of the port of tunnels only.
 func tunnelTable(name string, port int, a admitted) table {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	set4 := &nftables.Set{Table: t, Name: setAgents4, KeyType: nftables.TypeIPAddr}

@@ -19,9 +19,8 @@ func TestSessionsOfSeveralKernelsTakeTurnsForNetworks(t *testing.T) {
 	planner, _ := b.measured(func(c *scheduling.Config) { c.Networks = scheduling.NetworkConfig{Pool: "10.223.0.0/25", Bits: 26} })
 	network := func(id cluster.SessionID) (number int, subnet string) {
 		t.Helper()
-		require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT number,
-			subnet::text FROM session_networks WHERE session_id = $1`, string(id)).
-			Scan(&number, &subnet))
+		row := b.store.Pool().QueryRow(t.Context(), `SELECT number, subnet::text FROM session_networks WHERE session_id = $1`, string(id))
+		require.NoError(t, row.Scan(&number, &subnet))
 		return number, subnet
 	}
 	alone, first, second := b.session("", 1), b.session("", 1, 1), b.session("", 1, 1)
