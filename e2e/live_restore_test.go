@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,9 +44,13 @@ type ownEngine struct {
 	t   *testing.T
 	dir string
 	env []string
+	// inside is put before what runs in the engine's network.
+	inside []string
 }
 
-func newOwnEngine(t *testing.T) *ownEngine {
+// newOwnEngine prepares an engine. inside is the command that its processes are started by, such as one that enters a network namespace;
+// without one the engine sees no network.
+func newOwnEngine(t *testing.T, inside ...string) *ownEngine {
 	t.Helper()
 	needEngine(t)
 	if os.Geteuid() != 0 {
@@ -59,8 +64,12 @@ func newOwnEngine(t *testing.T) *ownEngine {
 	}
 	dir, err := os.MkdirTemp("", "berth-eng-") // short: unix sockets live below it
 	require.NoError(t, err)
-	e := &ownEngine{t: t, dir: dir}
-	flags := "--data-root " + dir + "/data --exec-root " + dir + "/exec --bridge=none --iptables=false --ip6tables=false --storage-driver=vfs"
+	driver := "overlay2"
+	if len(inside) == 0 {
+		inside, driver = []string{"unshare", "--net"}, "vfs"
+	}
+	e := &ownEngine{t: t, dir: dir, inside: inside}
+	flags := "--data-root " + dir + "/data --exec-root " + dir + "/exec --bridge=none --iptables=false --ip6tables=false --storage-driver=" + driver
 	e.env = append(os.Environ(), "DOCKER_HOST=unix://"+dir+"/sock", "BERTH_ENGINE_DIR="+dir+"/state", "BERTH_ENGINE_FLAGS="+flags)
 	t.Cleanup(func() {
 		_, _ = e.command(nil, "docker", "rm", "-f", "counter")
@@ -88,9 +97,9 @@ func (e *ownEngine) must(argv ...string) string {
 	return out
 }
 
-// script runs scripts/engine.sh; the engine that it starts sees no network.
+// script runs scripts/engine.sh in the engine's network.
 func (e *ownEngine) script(verb string) (string, error) {
-	return e.command(nil, "unshare", "--net", "../scripts/engine.sh", verb)
+	return e.command(nil, append(slices.Clone(e.inside), "../scripts/engine.sh", verb)...)
 }
 
 func (e *ownEngine) ensure() {

@@ -230,8 +230,8 @@ func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outco
 		m.doubt(result.Decisions)
 		batch, evictions = m.propose(result.Decisions)
 		maps.DeleteFunc(m.unconnected, func(id cluster.SessionID, _ string) bool {
-			return m.sessions[id] == nil ||
-				m.sessions[id].group == group
+			e := m.sessions[id]
+			return e == nil || e.group == group
 		})
 		out.more, out.wake = result.More, result.Wake
 		if e := m.group(group); result.More || !e.wake.Equal(result.Wake) { // the reason why a session waits may have changed
