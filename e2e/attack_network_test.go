@@ -69,11 +69,17 @@ func (f fence) flush(t *testing.T) {
 // forget removes what an agent leaves behind that runs alone; registered before the agent is started, it comes after its end.
 func forget(t *testing.T, c agent.Config) {
 	t.Helper()
+	forgetAt(t, c, "")
+}
+
+// forgetAt does so with the engine at an address; "" is that of this machine.
+func forgetAt(t *testing.T, c agent.Config, host string) {
+	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience) // the test's own has ended
 		defer cancel()
 		c.Network = agent.DefaultConfig().Network
-		rt, err := engine.New(engine.Config{Cluster: c.Scope(), Agent: cluster.AgentID(c.ID)}, slog.New(slog.DiscardHandler))
+		rt, err := engine.New(engine.Config{Host: host, Cluster: c.Scope(), Agent: cluster.AgentID(c.ID)}, slog.New(slog.DiscardHandler))
 		if err == nil {
 			_, err = agent.EndAll(ctx, c, rt)
 			_ = rt.Close()

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/agent"
 )
 
 // lan is a network of hosts on this machine: each is a network namespace with an engine and an agent of its own. The manager is on this
@@ -113,12 +115,9 @@ manager = %q
 join_token_file = %q
 state_dir = %q
 `, h.name, l.agent, token, filepath.Join(l.home, h.name)), 0o600))
+	forgetAt(l.t, agent.Config{ID: h.name, StateDir: filepath.Join(l.home, h.name)}, "unix://"+h.engine.dir+"/sock")
 	l.startAgent(h)
 	l.eventually("agent "+h.name+" has images", func() bool { return l.run("", "image", "import", "--agent", h.name, "berth/*").code == 0 })
-	l.t.Cleanup(func() {
-		_, _ = h.engine.command(nil, "sh", "-c", "docker ps -aq | xargs -r docker rm -f")
-		_ = command("sh", "-c", "for n in $(ls /run/netns | grep ^berth-); do ip netns pids $n >/dev/null; done")
-	})
 }
 
 func (l *lan) startAgent(h *lanHost) {

@@ -10,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/mount"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/chassis"
@@ -159,6 +161,13 @@ func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledge
 		if n := root.Gone(); n > 0 {
 			out = append(out, Finding{Kind: "deletion", Object: c.scratchDir(), Problem: strconv.Itoa(n) + " old directories wait to be deleted",
 				Next: "wait a moment; if they stay, look at the agent's log"})
+		}
+	}
+	if !runs && rt != nil && len(containers) == 0 {
+		space, interfaces, err := network.Left(c.Scope(), cluster.AgentID(c.ID))
+		if err == nil && len(interfaces) > 0 { // who may not look sees none
+			out = append(out, Finding{Kind: "network", Object: space, Problem: "networks of sessions are left without a container: " +
+				strings.Join(interfaces, ", "), Next: "start the agent, or berth down --sessions; both remove them"})
 		}
 	}
 	mounted, err := mountFindings(c.mountDir(), records, containers)

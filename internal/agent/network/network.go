@@ -120,13 +120,18 @@ func New(o Options) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(o.Scope + "\x00" + string(o.Agent)))
 	return &Network{
-		o: o, set: s, id: hex.EncodeToString(sum[:4]), kick: make(chan struct{}, 1), bridged: true, counted: true,
+		o: o, set: s, id: identify(o.Scope, o.Agent), kick: make(chan struct{}, 1), bridged: true, counted: true,
 		open:    func(ns int) rules { return ruleset{ns} },
 		members: map[cluster.KernelID]*session{}, outside: map[cluster.KernelID]bool{}, wanted: map[cluster.KernelID]cluster.Egress{},
 		problem: beingMade(), sessions: sessions{kernels: map[cluster.KernelID]*cluster.SessionNetwork{}, told: map[cluster.KernelID]bool{}},
 	}, nil
+}
+
+// identify names an agent among others of its host.
+func identify(scope string, agent cluster.AgentID) string {
+	sum := sha256.Sum256([]byte(scope + "\x00" + string(agent)))
+	return hex.EncodeToString(sum[:4])
 }
 
 // Name is the network's in the engine.
@@ -509,6 +514,14 @@ func (n *Network) Release(kernel cluster.KernelID) {
 	if err := n.open(n.ns).expel(n.tables(), s.address, member{n.links().port(s.address), s.force}); err != nil {
 		n.wake() // the comparison takes it out
 	}
+}
+
+// Left names what networks of sessions an agent has on this host: the network namespace that holds them, and the interfaces in it. It is
+// for agents that do not run and have no containers.
+func Left(scope string, agent cluster.AgentID) (space string, interfaces []string, err error) {
+	space = (&Network{id: identify(scope, agent)}).spaceName()
+	interfaces, err = leftIn(space)
+	return space, interfaces, err
 }
 
 // Remove removes everything that the network of an agent has on this host. The agent must not run.

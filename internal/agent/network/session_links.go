@@ -101,6 +101,31 @@ func removeSessionSpace(name string) error {
 	return nil
 }
 
+// leftIn names the interfaces in the namespace of session networks; none where there is no such namespace.
+func leftIn(space string) ([]string, error) {
+	ns, err := openSessionSpace(space, false)
+	if err != nil || ns == 0 {
+		return nil, err
+	}
+	defer unix.Close(ns)
+	h, err := links{ns: ns}.handle()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	all, err := h.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	var names []string
+	for _, link := range all {
+		if link.Attrs().Name != "lo" {
+			names = append(names, link.Attrs().Name)
+		}
+	}
+	return names, nil
+}
+
 func bridgeName(number uint32) string { return fmt.Sprintf("br%d", number) }
 func tunnelName(number uint32) string { return fmt.Sprintf("vx%d", number) }
 
@@ -154,7 +179,8 @@ func (l sessionLinks) observe(h *netlink.Handle) (map[uint32]present, error) {
 			have[number] = p
 		case strings.HasPrefix(name, sessionPorts) && scanned(name, sessionPorts+"%d-%x", &number, &place):
 			p := have[number]
-			p.ports++
+			kernel, _, _ := strings.Cut(link.Attrs().Alias, " ")
+			p.ports = append(p.ports, port{name, cluster.KernelID(kernel)})
 			have[number] = p
 		}
 	}
@@ -212,6 +238,8 @@ func (l sessionLinks) do(h *netlink.Handle, own netip.Addr, s step) error {
 		return l.makeTunnel(h, own, s)
 	case removeTunnel:
 		return removeLink(h, tunnelName(s.number))
+	case removePort:
+		return removeLink(h, s.port)
 	case reachMember, forgetMember:
 		return l.forward(h, s)
 	}

@@ -224,7 +224,7 @@ func (n *Network) holdSessions() error {
 	}
 	failed := map[uint32]error{}
 	var errs []error
-	for _, step := range planNetworks(want, have, s.own) {
+	for _, step := range planNetworks(want, have, s.own, func(id cluster.KernelID) bool { return !n.learned || n.members[id] != nil }) {
 		if failed[step.number] != nil {
 			continue
 		}

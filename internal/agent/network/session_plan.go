@@ -23,7 +23,13 @@ type wanted struct {
 type present struct {
 	bridge bool // is there and up
 	tunnel *tunnel
-	ports  int // interfaces of containers
+	ports  []port
+}
+
+// port is the interface of a container in the network of its session.
+type port struct {
+	name   string
+	kernel cluster.KernelID // "" while it is being made
 }
 
 // tunnel is the way to the other agents of a session.
@@ -44,6 +50,7 @@ const (
 	removeTunnel verb = "remove tunnel"
 	reachMember  verb = "reach member"
 	forgetMember verb = "forget member"
+	removePort   verb = "remove port"
 )
 
 // step is one change of one network.
@@ -53,12 +60,13 @@ type step struct {
 	mtu    int
 	member netip.Addr
 	host   netip.Addr
+	port   string
 }
 
 // planNetworks says what is to be done, in order, so that the networks of sessions are as they should be. own is this agent's address
-// among agents. A network that nobody wants stays while containers are connected to it: after a restart their kernels are known before
-// the manager says what they are to have.
-func planNetworks(want map[uint32]wanted, have map[uint32]present, own netip.Addr) []step {
+// among agents, here says whether a kernel has a container here. A network that nobody wants stays while such containers are connected to
+// it: after a restart their kernels are known before the manager says what they are to have.
+func planNetworks(want map[uint32]wanted, have map[uint32]present, own netip.Addr, here func(cluster.KernelID) bool) []step {
 	var steps []step
 	numbers := map[uint32]bool{}
 	for n := range want {
@@ -70,8 +78,16 @@ func planNetworks(want map[uint32]wanted, have map[uint32]present, own netip.Add
 	for _, n := range slices.Sorted(mapsKeys(numbers)) {
 		w, is := want[n]
 		h := have[n]
+		used := false
+		for _, p := range h.ports {
+			if p.kernel != "" && !here(p.kernel) { // its container is gone, and something holds its namespace
+				steps = append(steps, step{do: removePort, number: n, port: p.name})
+				continue
+			}
+			used = true
+		}
 		if !is {
-			if h.ports > 0 {
+			if used {
 				continue
 			}
 			if h.tunnel != nil {

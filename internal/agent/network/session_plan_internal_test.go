@@ -1,8 +1,10 @@
 package network
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +20,7 @@ func apply(t *rapid.T, have map[uint32]present, own netip.Addr, s step) {
 	case makeBridge:
 		p.bridge = true
 	case removeBridge:
-		if p.tunnel != nil || p.ports > 0 {
+		if p.tunnel != nil || len(p.ports) > 0 {
 			t.Fatalf("the bridge of network %d is removed under its ports", s.number)
 		}
 		delete(have, s.number)
@@ -37,6 +39,8 @@ func apply(t *rapid.T, have map[uint32]present, own netip.Addr, s step) {
 			t.Fatalf("member %s is forgotten at %s, where it is not", s.member, s.host)
 		}
 		delete(p.tunnel.far, s.member)
+	case removePort:
+		p.ports = slices.DeleteFunc(slices.Clone(p.ports), func(p port) bool { return p.name == s.port })
 	}
 	have[s.number] = p
 }
@@ -55,13 +59,17 @@ func TestPlansOfNetworksComeToAnEnd(t *testing.T) {
 			}
 			return out
 		}
-		own := host(9)
+		own, here := host(9), func(id cluster.KernelID) bool { return id == "here" }
 		want, have := map[uint32]wanted{}, map[uint32]present{}
 		for range small("wanted", 3) {
 			want[uint32(small("number", 3))] = wanted{far: far("far"), mtu: 1400 + int(small("size", 1))}
 		}
 		for range small("present", 3) {
-			p := present{bridge: rapid.Bool().Draw(t, "bridge"), ports: int(small("ports", 2))}
+			p := present{bridge: rapid.Bool().Draw(t, "bridge")}
+			for i := range small("ports", 3) {
+				kernel := cluster.KernelID(rapid.SampledFrom([]string{"", "here", "gone"}).Draw(t, "kernel"))
+				p.ports = append(p.ports, port{fmt.Sprint("port", i), kernel})
+			}
 			if p.bridge && rapid.Bool().Draw(t, "tunnel") {
 				p.tunnel = &tunnel{local: host(8 + small("own", 1)), mtu: 1400 + int(small("size", 1)), up: rapid.Bool().Draw(t,
 					"up"), far: far("forwards")}
@@ -69,10 +77,10 @@ func TestPlansOfNetworksComeToAnEnd(t *testing.T) {
 			have[uint32(small("number", 3))] = p
 		}
 		before := maps.Clone(have)
-		for _, s := range planNetworks(want, have, own) {
+		for _, s := range planNetworks(want, have, own, here) {
 			apply(t, have, own, s)
 		}
-		if again := planNetworks(want, have, own); len(again) > 0 {
+		if again := planNetworks(want, have, own, here); len(again) > 0 {
 			t.Fatalf("there is more to do: %v", again)
 		}
 		for n, w := range want {
@@ -82,8 +90,9 @@ func TestPlansOfNetworksComeToAnEnd(t *testing.T) {
 			}
 		}
 		for n, p := range before {
-			if _, is := want[n]; !is && (p.ports > 0) != (have[n].ports > 0) {
-				t.Fatalf("network %d, which nobody wants, has %d ports: it should stay as long as it has any", n, p.ports)
+			kept := slices.DeleteFunc(slices.Clone(p.ports), func(p port) bool { return p.kernel == "gone" })
+			if !slices.Equal(kept, have[n].ports) || len(kept) > 0 && p.bridge && !have[n].bridge {
+				t.Fatalf("network %d has the ports %v left of %v: those of containers that are here should stay, with it", n, have[n].ports, p.ports)
 			}
 		}
 	})
