@@ -7,7 +7,7 @@ import { Icon } from '@/design/icons'
 import { Cli, ErrorState, StateBadge } from '@/design/parts'
 import { isOver } from '@/design/state'
 import { createFolder, foldersQuery } from '@/folder/queries'
-import { appsOf, imagesQuery, referenceOf } from '@/image/queries'
+import { appsOf, imageChoicesQuery, imageQuery, referenceOf } from '@/image/queries'
 import { presetsQuery } from '@/resource/queries'
 import { bodyOf, blank, nameFor, slotsOf } from '@/session/draft'
 import { createSession, sessionQuery } from '@/session/queries'
@@ -51,7 +51,9 @@ export function Tour({ way, change }: { way: Way; change: (w: Way) => void }) {
   const project = useProject()
   const client = useQueryClient()
   const folders = useQuery(foldersQuery).data
-  const images = useQuery(imagesQuery).data
+  const choices = useQuery(imageChoicesQuery('')).data?.items
+  const usual = useQuery({ ...imageQuery('python'), retry: false }).data
+  const images = choices && usual ? [...choices, usual] : choices
   const presets = useQuery(presetsQuery(project)).data
   const session = useQuery({ ...sessionQuery(way.session ?? ''), enabled: !!way.session }).data
   const [busy, setBusy] = useState(false)

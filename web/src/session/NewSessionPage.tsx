@@ -10,7 +10,8 @@ import { Cli, ErrorState, KeyHint, Meter, PageHead, Skeleton, useTitle } from '@
 import { clock } from '@/design/time'
 import { foldersQuery } from '@/folder/queries'
 import { ImageMark } from '@/image/ImageMark'
-import { appsOf, canBatch, imagesQuery, label, referenceOf, type Image } from '@/image/queries'
+import { appsOf, canBatch, imageChoicesQuery, imageQuery, label, referenceOf, type Image } from '@/image/queries'
+import type { Page } from '@/design/paged'
 import { groupsForQuery, presetsQuery, type Preset } from '@/resource/queries'
 import { useProject } from '@/tenancy/me'
 import { t, type Word } from '@/words'
@@ -23,6 +24,8 @@ import './new.css'
 const route = getRouteApi('/sessions/new')
 const GiB = 1 << 30
 const lastKept = 'berth.last'
+/** The alias of the image that a first session is made of. */
+const usual = 'python'
 /** Images that are shown before somebody asks for all; the chosen one is among them. */
 const few = 6
 
@@ -42,7 +45,11 @@ export function NewSessionPage() {
   useTitle(t('session.new'))
   const [d, setDraft] = useState<Draft>(() => ({ ...blank, name: nameFor(Math.random()) }))
   const change = (part: Partial<Draft>) => setDraft((old) => ({ ...old, ...part }))
-  const images = useQuery(imagesQuery)
+  const [find, setFind] = useState('')
+  const [looked] = useDebouncedValue(find.trim(), 200)
+  const images = useQuery(imageChoicesQuery(looked))
+  const wanted = search.image ?? last().image ?? usual
+  const preferred = useQuery({ ...imageQuery(wanted), retry: false })
   const groups = useQuery(groupsForQuery(project))
   const presets = useQuery(presetsQuery(project, d.group || undefined))
   const from = useQuery({ ...sessionQuery(search.from ?? ''), enabled: !!search.from, refetchInterval: false })
@@ -56,7 +63,7 @@ export function NewSessionPage() {
 
   // What is preselected: the session that this is a copy of, what the address says, or what was used last.
   useEffect(() => {
-    if (filled.current || !images.data || !presets.data) return
+    if (filled.current || !images.data || !presets.data || preferred.isPending) return
     if (search.from) {
       if (!from.data || !fromInfo.data) return
       filled.current = true
@@ -73,9 +80,7 @@ export function NewSessionPage() {
       }
     }
     filled.current = true
-    const wanted = search.image ?? last().image
-    const image =
-      images.data.find((i) => referenceOf(i) === wanted) ?? images.data.find((i) => i.aliases.includes('python')) ?? images.data[0]
+    const image = preferred.data ?? images.data.items.find((i) => i.aliases.includes(usual)) ?? images.data.items[0]
     const preset =
       presets.data.presets.find((p) => p.name === last().preset && p.allocatable) ??
       presets.data.presets.find((p) => p.name === 'small') ??
@@ -84,7 +89,7 @@ export function NewSessionPage() {
       ...(image ? { image: referenceOf(image), architecture: image.architecture } : {}),
       ...(preset ? { preset: preset.name, slots: slotsOf(preset.resource_slots) } : {}),
     })
-  }, [images.data, presets.data, search, from.data, fromInfo.data, template.data, folders.data])
+  }, [images.data, presets.data, preferred.data, preferred.isPending, search, from.data, fromInfo.data, template.data, folders.data])
   const wantedFolder = search.folder
   useEffect(() => {
     const f = folders.data?.find((x) => x.id === wantedFolder)
@@ -94,7 +99,8 @@ export function NewSessionPage() {
       )
   }, [folders.data, wantedFolder])
 
-  const image = images.data?.find((i) => referenceOf(i) === d.image)
+  const chosen = useQuery({ ...imageQuery(d.image), enabled: !!d.image, retry: false })
+  const image = images.data?.items.find((i) => referenceOf(i) === d.image) ?? chosen.data ?? undefined
   const faults = faultsOf(d)
   const shown = (k: keyof typeof faults) => (tried && faults[k] ? t(faults[k] as Word) : undefined)
   const sent = useMemo(() => bodyOf({ ...d, name: 'dry-run-check' }, project), [d, project])
@@ -168,8 +174,11 @@ export function NewSessionPage() {
             ) : (
               images.data && (
                 <ImagePicker
-                  images={images.data}
+                  found={images.data}
+                  chosen={image}
                   value={d.image}
+                  q={find}
+                  onFind={setFind}
                   onPick={(i) =>
                     change({ image: referenceOf(i), architecture: i.architecture, ...(canBatch(i) ? {} : { type: 'interactive' }) })
                   }
@@ -571,35 +580,37 @@ function Verdict({
   )
 }
 
-function ImagePicker({ images, value, onPick }: { images: Image[]; value: string; onPick: (i: Image) => void }) {
-  const [q, setQ] = useState('')
+interface Choices {
+  found: Page<Image>
+  chosen: Image | undefined
+  value: string
+  q: string
+  onFind: (q: string) => void
+  onPick: (i: Image) => void
+}
+
+/** What may be run: the images used last, or those that the search of the server finds. The chosen one is always among them. */
+function ImagePicker({ found: page, chosen, value, q, onFind, onPick }: Choices) {
   const [all, setAll] = useState(false)
-  const found = images
-    .filter((i) => `${i.name}:${i.tag} ${i.aliases.join(' ')} ${i.humanized_name}`.toLowerCase().includes(q.toLowerCase()))
-    .sort(
-      (a, b) =>
-        Number(b.aliases.length > 0) - Number(a.aliases.length > 0) ||
-        Number(b.installed) - Number(a.installed) ||
-        (b.last_used_at ?? '').localeCompare(a.last_used_at ?? '') ||
-        a.name.localeCompare(b.name),
-    )
+  const found = [...page.items]
   const at = found.findIndex((i) => referenceOf(i) === value)
   if (at >= few) found.unshift(...found.splice(at, 1))
+  else if (at < 0 && chosen && !q) found.unshift(chosen)
   return (
     <>
-      {images.length > 6 && (
+      {(page.total > few || q) && (
         <TextInput
           type="search"
           placeholder={t('images.find')}
           aria-label={t('images.find')}
           value={q}
-          onChange={(e) => setQ(e.currentTarget.value)}
+          onChange={(e) => onFind(e.currentTarget.value)}
           leftSection={<Icon name="search" size={14} />}
           w={300}
         />
       )}
       <div className="cards images" role="radiogroup" aria-labelledby="new-image">
-        {found.slice(0, all || q ? 60 : few).map((i) => (
+        {found.slice(0, all || q ? found.length : few).map((i) => (
           <button
             key={i.id}
             type="button"
@@ -627,6 +638,9 @@ function ImagePicker({ images, value, onPick }: { images: Image[]; value: string
         <button type="button" className="chip" style={{ alignSelf: 'flex-start' }} onClick={() => setAll(true)}>
           {t('images.all', { n: found.length })}
         </button>
+      )}
+      {(all || q) && page.total > page.items.length && (
+        <span className="small dim">{t('images.some', { n: page.items.length, of: page.total.toLocaleString() })}</span>
       )}
     </>
   )

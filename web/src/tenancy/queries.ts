@@ -1,5 +1,5 @@
-import { queryOptions } from '@tanstack/react-query'
-import { func, gql, mutate } from '@/api/http'
+import { keepPreviousData, queryOptions } from '@tanstack/react-query'
+import { func, gql, mutate, quoted } from '@/api/http'
 import type {
   AdminKeypair,
   Deliveries,
@@ -77,15 +77,45 @@ export type Project = Pick<
   'id' | 'name' | 'description' | 'is_active' | 'created_at' | 'domain_name' | 'resource_policy' | 'type' | 'scaling_groups'
 >
 
-export const projectsQuery = queryOptions({
-  queryKey: ['tenancy', 'projects'],
-  queryFn: async () =>
-    (
-      await gql<{ groups: Project[] }>(
-        'query { groups { id name description is_active created_at domain_name resource_policy type scaling_groups } }',
-      )
-    ).groups,
-})
+const projectFields = 'row_id name description is_active created_at domain_name resource_policy type scaling_groups'
+
+/** The condition of a list of projects: a part of the name or the description, in any case, and whether they are active. */
+export function projectFilter(q: string | undefined, status: string | undefined, domain?: string): string {
+  const out: string[] = []
+  if (q) {
+    const like = quoted(`%${q.replace(/[%_]/g, '\\$&')}%`)
+    out.push(`(name ilike ${like} | description ilike ${like})`)
+  }
+  if (status !== 'all') out.push(`is_active == ${status !== 'inactive'}`)
+  if (domain) out.push(`domain_name == ${quoted(domain)}`)
+  return out.join(' & ')
+}
+
+/** A page of projects. */
+export async function listProjects(
+  filter: string,
+  order: string,
+  limit: number,
+  offset: number,
+  signal?: AbortSignal,
+): Promise<Page<Project>> {
+  const d = await gql<{ group_nodes: { count: number; edges: { node: Omit<Project, 'id'> & { row_id: string } }[] } }>(
+    `query($f: String, $s: String, $l: Int!, $o: Int!) {
+      group_nodes(filter: $f, order: $s, first: $l, offset: $o) { count edges { node { ${projectFields} } } } }`,
+    { f: filter || null, s: order, l: limit, o: offset },
+    signal,
+  )
+  return { total: d.group_nodes.count, items: d.group_nodes.edges.map(({ node: { row_id, ...p } }) => ({ ...p, id: row_id })) }
+}
+
+/** Projects of a domain to choose from: the first by name, or those that match. */
+export const projectChoicesQuery = (domain: string, q: string) =>
+  queryOptions({
+    queryKey: ['tenancy', 'projects', 'choices', domain, q],
+    staleTime: 30_000,
+    placeholderData: keepPreviousData,
+    queryFn: async ({ signal }) => (await listProjects(projectFilter(q, 'all', domain), 'name', 50, 0, signal)).items,
+  })
 export const createProject = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: GroupInput!) { create_group(name: $n, props: $p) { ok msg } }', { n: name, p: props })
 export const modifyProject = (gid: string, props: Record<string, unknown>) =>
@@ -201,11 +231,17 @@ export type Keypair = OwnKeypair &
     num_queries: number
   }
 
-export async function listKeypairs(filter: string, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Keypair>> {
+export async function listKeypairs(
+  filter: string,
+  order: string,
+  limit: number,
+  offset: number,
+  signal?: AbortSignal,
+): Promise<Page<Keypair>> {
   const d = await gql<{ keypair_list: { total_count: number; items: Keypair[] } }>(
-    `query($l: Int!, $o: Int!, $f: String) { keypair_list(limit: $l, offset: $o, filter: $f, order: "user_id") { total_count items {
+    `query($l: Int!, $o: Int!, $f: String, $s: String) { keypair_list(limit: $l, offset: $o, filter: $f, order: $s) { total_count items {
       access_key user_id is_active is_admin is_main resource_policy rate_limit num_queries created_at last_used expires_at } } }`,
-    { l: limit, o: offset, f: filter || null },
+    { l: limit, o: offset, f: filter || null, s: order },
     signal,
   )
   return { items: d.keypair_list.items, total: d.keypair_list.total_count }

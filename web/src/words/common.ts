@@ -99,6 +99,7 @@ export const common = {
   'filter.owner': ['Owner is {who}', '소유자: {who}'],
   'filter.type': ['Any type', '모든 종류'],
   'filter.name': ['Name contains…', '이름 검색…'],
+  'find.none': ['Nothing matches', '일치하는 항목이 없습니다'],
   'filter.clear': ['Clear filters', '필터 지우기'],
   'login.title': ['Log in to Berth', 'Berth 로그인'],
   'login.name': ['Email or user name', '이메일 또는 사용자 이름'],
