@@ -102,7 +102,7 @@ export function FoldersPage() {
   }
   return (
     <div
-      className="page"
+      className={`page${over ? ' dropping' : ''}`}
       onDragOver={(e) => {
         if (!e.dataTransfer.types.includes('Files')) return
         e.preventDefault()
@@ -121,8 +121,7 @@ export function FoldersPage() {
           },
           (err: Error) => toast(err.message),
         )
-      }}
-      style={over ? { outline: '2px dashed var(--b-accent)', outlineOffset: -8 } : {}}>
+      }}>
       <Modal opened={dropped.length > 0} onClose={() => setDropped([])} title={t('drop.title')}>
         <div className="stack">
           <p className="small soft">{t('drop.text', { n: dropped.length })}</p>
@@ -306,7 +305,7 @@ function Make({ open, onClose }: { open: boolean; onClose: () => void }) {
         )}
         <Checkbox label={t('folder.cloneable')} checked={cloneable} onChange={(e) => setCloneable(e.currentTarget.checked)} />
         {error !== null && <ErrorState error={error} />}
-        <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <div className="row to-end">
           <Button onClick={onClose}>{t('do.cancel')}</Button>
           <Button type="submit" variant="filled" loading={busy}>
             {t('folder.create')}
@@ -344,7 +343,7 @@ function Invitations() {
             <div key={i.id} className="row wrap">
               <Icon name="folder" />
               <div className="grow">
-                <strong style={{ fontWeight: 500 }}>{i.vfolder_name}</strong>
+                <strong className="medium">{i.vfolder_name}</strong>
                 <div className="small soft">
                   {t('folder.inv.from', { who: i.inviter, right: tAny(`perm.${i.perm}`, i.perm) })} · <Ago at={i.created_at} />
                 </div>
@@ -360,7 +359,7 @@ function Invitations() {
         </div>
       )}
       {error !== null && (
-        <div style={{ padding: 16 }}>
+        <div className="pad-m">
           <ErrorState error={error} />
         </div>
       )}

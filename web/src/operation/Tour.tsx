@@ -156,7 +156,7 @@ export function Tour({ way, change }: { way: Way; change: (w: Way) => void }) {
         </Step>
       </ol>
       {error !== null && (
-        <div style={{ padding: 16 }}>
+        <div className="pad-m">
           <ErrorState error={error} />
         </div>
       )}
@@ -180,14 +180,14 @@ function Step({
   children?: ReactNode
 }) {
   return (
-    <li className="row wrap" style={{ rowGap: 8 }}>
+    <li className="row wrap gap-rows">
       <span className={`stepmark${done ? ' done' : ''}`} {...(done ? { role: 'img', 'aria-label': t('tour.done') } : {})}>
         {done ? <Icon name="check" size={14} /> : n}
       </span>
-      <div className="grow" style={{ minWidth: 220 }}>
-        <strong style={{ fontWeight: 600 }}>{title}</strong>
+      <div className="grow min-220">
+        <strong className="strong">{title}</strong>
         <div className="small soft">{text}</div>
-        <div style={{ marginTop: 6, maxWidth: 420 }}>
+        <div className="over-8 max-420">
           <Cli line={cli} />
         </div>
       </div>

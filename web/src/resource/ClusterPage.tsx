@@ -62,12 +62,12 @@ export function ClusterPage() {
           <div className="lines">
             {problems.data.map((p, i) => (
               <div key={i} className="row top">
-                <span style={{ color: p.severity === 'error' ? 'var(--b-failed)' : 'var(--b-waiting)', marginTop: 2 }}>
+                <span className={`over-2 ${p.severity === 'error' ? 'bad' : 'warn'}`}>
                   <Icon name="warn" />
                 </span>
                 <div className="grow stack tight">
                   <span>
-                    <strong style={{ fontWeight: 500 }}>{p.object}</strong> {p.detail}
+                    <strong className="medium">{p.object}</strong> {p.detail}
                   </span>
                   {p.next && <span className="soft small">{t('error.next', { next: p.next })}</span>}
                 </div>
@@ -212,9 +212,7 @@ function Tile({ of: a, onOpen }: { of: Agent; onOpen: () => void }) {
   return (
     <button type="button" className="tile" onClick={onOpen} aria-label={t('cluster.open', { name: a.id })}>
       <span className="row">
-        <strong className="cut grow" style={{ fontWeight: 600 }}>
-          {a.id}
-        </strong>
+        <strong className="cut grow strong">{a.id}</strong>
         <StateBadge status={stateOfAgent(a)} />
       </span>
       <span className="small dim">
@@ -235,7 +233,7 @@ function Tile({ of: a, onOpen }: { of: Agent; onOpen: () => void }) {
           )
         })}
       </span>
-      <span className="stack tight" style={{ gap: 8 }}>
+      <span className="stack tight gap-8">
         {order(Object.keys(held)).map((s) => (
           <Meter key={s} slot={s} used={held[s]!.used} of={held[s]!.all} label={slotName(s)} />
         ))}
@@ -245,11 +243,7 @@ function Tile({ of: a, onOpen }: { of: Agent; onOpen: () => void }) {
           {t('cluster.measured', { cpu: Math.round(Number(a.node['cpu_util'].pct)), mem: bytes(a.node['mem']?.current) })}
         </span>
       )}
-      {a.conditions.length > 0 && (
-        <span className="small" style={{ color: 'var(--b-failed)' }}>
-          {a.conditions.map((c) => c.detail ?? c.msg ?? c.kind).join('; ')}
-        </span>
-      )}
+      {a.conditions.length > 0 && <span className="small bad">{a.conditions.map((c) => c.detail ?? c.msg ?? c.kind).join('; ')}</span>}
     </button>
   )
 }
@@ -294,7 +288,7 @@ function AgentDetail({ of: a }: { of: Agent }) {
         ) : q.data.sessions.length === 0 ? (
           <div className="body dim">{t('agent.idle')}</div>
         ) : (
-          <div className="lines" style={{ maxHeight: 260, overflow: 'auto' }}>
+          <div className="lines scroll-m">
             {q.data.sessions.map((s) => (
               <div key={s.id} className="row">
                 <Link to="/sessions/$id" params={{ id: s.id }} className="grow cut">
@@ -396,7 +390,7 @@ function Queue(p: { rows: Session[] | undefined; error: unknown; retry: () => vo
       title: t('col.name'),
       width: 'minmax(160px, 1fr)',
       cell: (s) => (
-        <Link to="/sessions/$id" params={{ id: s.id }} style={{ color: 'var(--b-ink)' }}>
+        <Link className="ink" to="/sessions/$id" params={{ id: s.id }}>
           {s.name}
         </Link>
       ),

@@ -99,7 +99,13 @@ function Presets({ onOpen, find }: { onOpen: (p: Offer) => void; find: string | 
         onOpen={onOpen}
         error={q.error}
         retry={() => void q.refetch()}
-        empty={find ? <EmptyState title={t('find.none')} /> : <EmptyState title={t('preset.none')} text={t('preset.none.text')} cli="berth preset create NAME" />}
+        empty={
+          find ? (
+            <EmptyState title={t('find.none')} />
+          ) : (
+            <EmptyState title={t('preset.none')} text={t('preset.none.text')} cli="berth preset create NAME" />
+          )
+        }
       />
     </div>
   )

@@ -6,7 +6,7 @@ import { useEffect, useMemo, useRef, useState } from 'react'
 import { amount, bytes, isMemory, order, slotAmount, slotLine, slotName } from '@/design/amounts'
 import { CopyAsMenu } from '@/design/CopyAs'
 import { Icon } from '@/design/icons'
-import { Cli, ErrorState, KeyHint, Meter, PageHead, Skeleton, useTitle } from '@/design/parts'
+import { Cli, ErrorState, FreeTrack, KeyHint, Meter, PageHead, Skeleton, useTitle } from '@/design/parts'
 import { clock } from '@/design/time'
 import { foldersQuery } from '@/folder/queries'
 import { ImageMark } from '@/image/ImageMark'
@@ -185,11 +185,7 @@ export function NewSessionPage() {
                 />
               )
             )}
-            {shown('image') && (
-              <span className="small" style={{ color: 'var(--b-failed)' }}>
-                {shown('image')}
-              </span>
-            )}
+            {shown('image') && <span className="small bad">{shown('image')}</span>}
           </section>
 
           <section className="stack" aria-labelledby="new-size">
@@ -213,11 +209,7 @@ export function NewSessionPage() {
                     }>
                     <strong>{p.name}</strong>
                     <span className="soft">{slotLine(p.resource_slots)}</span>
-                    {!p.allocatable && (
-                      <span className="small" style={{ color: 'var(--b-waiting)' }}>
-                        {t('new.notnow')}
-                      </span>
-                    )}
+                    {!p.allocatable && <span className="small warn">{t('new.notnow')}</span>}
                   </button>
                 ))}
                 <button type="button" role="radio" aria-checked={d.preset === ''} className="card" onClick={() => change({ preset: '' })}>
@@ -247,9 +239,7 @@ export function NewSessionPage() {
             {d.mounts.map((m, i) => (
               <div key={m.id} className="row">
                 <Icon name="folder" />
-                <span className="cut" style={{ width: 160, flex: 'none' }}>
-                  {m.name}
-                </span>
+                <span className="cut w-160 fixed">{m.name}</span>
                 <TextInput
                   size="xs"
                   className="grow"
@@ -270,11 +260,7 @@ export function NewSessionPage() {
                 </ActionIcon>
               </div>
             ))}
-            {shown('mounts') && (
-              <span className="small" style={{ color: 'var(--b-failed)' }}>
-                {shown('mounts')}
-              </span>
-            )}
+            {shown('mounts') && <span className="small bad">{shown('mounts')}</span>}
             {folders.data && folders.data.filter((f) => f.status === 'ready').length > 0 ? (
               <Select
                 placeholder={t('new.addfolder')}
@@ -324,7 +310,7 @@ export function NewSessionPage() {
                   onChange={(e) => change({ command: e.currentTarget.value })}
                   placeholder="python3 train.py"
                   error={shown('command')}
-                  styles={{ input: { fontFamily: 'var(--b-mono)', fontSize: 13 } }}
+                  classNames={{ input: 'codefield' }}
                 />
                 <div className="row wrap top">
                   <TextInput
@@ -348,14 +334,14 @@ export function NewSessionPage() {
 
           <section className="stack">
             <button type="button" className="fold" aria-expanded={more} onClick={() => setMore(!more)}>
-              <span style={{ transform: more ? 'rotate(90deg)' : 'none', display: 'inline-flex' }}>
+              <span className={`turner${more ? ' open' : ''}`}>
                 <Icon name="chevron" size={12} />
               </span>
               <strong>{t('new.more')}</strong>
               <span className="dim cut">{notDefault || t('new.more.text')}</span>
             </button>
             {more && (
-              <div className="stack" style={{ paddingLeft: 22 }}>
+              <div className="stack inset">
                 <span className="section-title">{t('new.env')}</span>
                 {[...d.env, { name: '', value: '' }].map((e, i) => (
                   <div key={i} className="row">
@@ -365,7 +351,7 @@ export function NewSessionPage() {
                       placeholder="NAME"
                       value={e.name}
                       w={200}
-                      styles={{ input: { fontFamily: 'var(--b-mono)' } }}
+                      classNames={{ input: 'codefield' }}
                       onChange={(x) => {
                         const name = x.currentTarget.value
                         change({ env: put(d.env, i, { ...e, name }) })
@@ -377,7 +363,7 @@ export function NewSessionPage() {
                       placeholder="value"
                       value={e.value}
                       className="grow"
-                      styles={{ input: { fontFamily: 'var(--b-mono)' } }}
+                      classNames={{ input: 'codefield' }}
                       onChange={(x) => {
                         const value = x.currentTarget.value
                         change({ env: put(d.env, i, { ...e, value }) })
@@ -394,11 +380,7 @@ export function NewSessionPage() {
                     )}
                   </div>
                 ))}
-                {shown('env') && (
-                  <span className="small" style={{ color: 'var(--b-failed)' }}>
-                    {shown('env')}
-                  </span>
-                )}
+                {shown('env') && <span className="small bad">{shown('env')}</span>}
                 <div className="row wrap top">
                   <Select
                     label={t('about.group')}
@@ -426,7 +408,7 @@ export function NewSessionPage() {
                     w={120}
                   />
                 </div>
-                <div className="row wrap top" style={{ alignItems: 'flex-end' }}>
+                <div className="row wrap top to-bottom">
                   <NumberInput
                     label={t('new.clustersize')}
                     min={1}
@@ -451,7 +433,7 @@ export function NewSessionPage() {
                   minRows={2}
                   value={d.bootstrap}
                   onChange={(e) => change({ bootstrap: e.currentTarget.value })}
-                  styles={{ input: { fontFamily: 'var(--b-mono)', fontSize: 13 } }}
+                  classNames={{ input: 'codefield' }}
                 />
               </div>
             )}
@@ -498,7 +480,7 @@ export function NewSessionPage() {
             {error !== null && <ErrorState error={error} />}
             {tried &&
               Object.values(faults).map((f) => (
-                <span key={f} className="small" style={{ color: 'var(--b-failed)' }}>
+                <span key={f} className="small bad">
                   {t(f as Word)}
                 </span>
               ))}
@@ -512,7 +494,7 @@ export function NewSessionPage() {
               data-testid="start">
               {t('new.start')}
             </Button>
-            <div className="small dim row" style={{ justifyContent: 'center' }}>
+            <div className="small dim row to-center">
               <KeyHint keys="⌘/Ctrl Enter" />
             </div>
             <Cli line={cliOf(d)} />
@@ -550,7 +532,7 @@ function Verdict({
   if (dry.error) return <ErrorState error={dry.error} />
   if (!dry.data)
     return (
-      <div className="note" style={{ background: 'var(--b-sunken)', minHeight: 44 }}>
+      <div className="note sunken min-h-44">
         <Skeleton lines={1} />
       </div>
     )
@@ -558,7 +540,7 @@ function Verdict({
   if (!v.waits) {
     const where = [...new Set((v.placements ?? []).map((p) => p.agent))].join(', ')
     return (
-      <div className="note" style={{ background: 'var(--b-running-soft)' }} role="status">
+      <div className="note good-soft" role="status">
         <Icon name="check" />
         <span>{where ? t('new.now.on', { where }) : t('new.now')}</span>
       </div>
@@ -619,12 +601,12 @@ function ImagePicker({ found: page, chosen, value, q, onFind, onPick }: Choices)
             className="card row"
             onClick={() => onPick(i)}
             title={`${referenceOf(i)} (${i.architecture})`}>
-            <ImageMark name={i.name} size={30} />
-            <span className="grow" style={{ minWidth: 0 }}>
-              <strong className="cut" style={{ display: 'block' }}>
+            <ImageMark name={i.name} size="large" />
+            <span className="grow shrinks">
+              <strong className="cut block">
                 {i.humanized_name || i.name} <span className="dim">{i.tag}</span>
               </strong>
-              <span className="small soft cut" style={{ display: 'block' }}>
+              <span className="small soft cut block">
                 {appsOf(i).slice(0, 3).join(', ') ||
                   label(i, 'ai.backend.runtime-type') ||
                   (Number(i.size_bytes) > 0 ? bytes(i.size_bytes) : i.architecture)}
@@ -635,7 +617,7 @@ function ImagePicker({ found: page, chosen, value, q, onFind, onPick }: Choices)
         {found.length === 0 && <span className="soft">{t('images.nomatch')}</span>}
       </div>
       {!all && !q && found.length > few && (
-        <button type="button" className="chip" style={{ alignSelf: 'flex-start' }} onClick={() => setAll(true)}>
+        <button type="button" className="chip self-start" onClick={() => setAll(true)}>
           {t('images.all', { n: found.length })}
         </button>
       )}
@@ -667,11 +649,11 @@ function SlotSlider({
   const part = free === null || !Number.isFinite(free) ? 100 : Math.min(100, (free / unit / most) * 100)
   return (
     <div className="slot">
-      <span className="small soft" style={{ width: 84 }}>
+      <span className="small soft w-90">
         {slotName(slot)}
         {isMemory(slot) ? ' (GiB)' : ''}
       </span>
-      <div className="grow freetrack" style={{ ['--free' as string]: `${part}%` }}>
+      <FreeTrack part={part}>
         <Slider
           value={shown}
           min={0}
@@ -682,7 +664,7 @@ function SlotSlider({
           onChange={(n) => onChange(Math.max(min, Math.round(n * unit * 100) / 100))}
         />
         <span className="small dim">{t('new.free', { n: slotAmount(slot, free ?? undefined) })}</span>
-      </div>
+      </FreeTrack>
       <NumberInput
         size="xs"
         w={84}

@@ -47,11 +47,31 @@ export function KeypairsPage() {
         </span>
       ),
     },
-    { id: 'status', title: t('col.status'), width: '110px', sort: 'is_active', cell: (k) => <StateBadge status={k.is_active ? 'active' : 'inactive'} /> },
-    { id: 'who', title: t('share.who'), width: 'minmax(180px, 2fr)', sort: 'user_id', cell: (k) => <span title={k.user_id}>{k.user_id}</span> },
+    {
+      id: 'status',
+      title: t('col.status'),
+      width: '110px',
+      sort: 'is_active',
+      cell: (k) => <StateBadge status={k.is_active ? 'active' : 'inactive'} />,
+    },
+    {
+      id: 'who',
+      title: t('share.who'),
+      width: 'minmax(180px, 2fr)',
+      sort: 'user_id',
+      cell: (k) => <span title={k.user_id}>{k.user_id}</span>,
+    },
     { id: 'policy', title: t('user.policy'), width: '140px', wide: true, sort: 'resource_policy', cell: (k) => k.resource_policy },
     { id: 'used', title: t('keypair.used'), width: '130px', wide: true, sort: 'last_used', cell: (k) => <Ago at={k.last_used} /> },
-    { id: 'n', title: t('keypair.requests'), width: '100px', num: true, wide: true, sort: 'num_queries', cell: (k) => k.num_queries?.toLocaleString() ?? dash },
+    {
+      id: 'n',
+      title: t('keypair.requests'),
+      width: '100px',
+      num: true,
+      wide: true,
+      sort: 'num_queries',
+      cell: (k) => k.num_queries?.toLocaleString() ?? dash,
+    },
     { id: 'since', title: t('user.since'), width: '120px', wide: true, sort: 'created_at', cell: (k) => <Ago at={k.created_at} /> },
   ]
   return (

@@ -45,7 +45,13 @@ export function ProjectsPage() {
   const [domain, setDomain] = useState<Domain | 'new' | null>(null)
   const columns: Column<Project>[] = [
     { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', sort: 'name', cell: (p) => <strong className="cut">{p.name}</strong> },
-    { id: 'status', title: t('col.status'), width: '120px', sort: 'is_active', cell: (p) => <StateBadge status={p.is_active ? 'active' : 'inactive'} /> },
+    {
+      id: 'status',
+      title: t('col.status'),
+      width: '120px',
+      sort: 'is_active',
+      cell: (p) => <StateBadge status={p.is_active ? 'active' : 'inactive'} />,
+    },
     {
       id: 'desc',
       title: t('project.desc'),
@@ -215,7 +221,7 @@ function ProjectForm({ of: p, onDone }: { of: Project | null; onDone: () => void
           />
         )}
         {error !== null && <ErrorState error={error} />}
-        <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <div className="row to-end">
           <Button onClick={onDone}>{t('do.cancel')}</Button>
           <Button type="submit" variant="filled" loading={busy}>
             {p ? t('do.save') : t('project.create')}
@@ -392,7 +398,7 @@ function DomainForm({ of: d, onDone }: { of: Domain | null; onDone: () => void }
         />
       )}
       {error !== null && <ErrorState error={error} />}
-      <div className="row" style={{ justifyContent: 'flex-end' }}>
+      <div className="row to-end">
         <Button onClick={onDone}>{t('do.cancel')}</Button>
         <Button type="submit" variant="filled" loading={busy}>
           {d ? t('do.save') : t('project.createdomain')}

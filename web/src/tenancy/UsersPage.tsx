@@ -43,7 +43,7 @@ export function UsersPage() {
       width: 'minmax(200px, 2fr)',
       sort: 'email',
       cell: (u) => (
-        <span style={{ fontWeight: 500 }} title={u.email}>
+        <span className="medium" title={u.email}>
           {u.email}
         </span>
       ),
@@ -209,7 +209,7 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
           <Copy text={pass} />
         </div>
         <p className="soft small">{mustChange ? t('user.made.change') : t('profile.once')}</p>
-        <Button variant="filled" onClick={onDone} style={{ alignSelf: 'flex-end' }}>
+        <Button className="self-end" variant="filled" onClick={onDone}>
           {t('do.close')}
         </Button>
       </div>
