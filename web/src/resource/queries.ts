@@ -125,7 +125,6 @@ export const agentQuery = (id: string) =>
   queryOptions({
     queryKey: ['resource', 'agent', id],
     queryFn: () => func<AgentWork>(`/resource/agents/${encodeURIComponent(id)}`),
-    refetchInterval: 10_000,
   })
 
 export const cordon = (id: string, schedulable: boolean) =>
@@ -135,7 +134,6 @@ export type SchedulerGroup = GroupStatus
 
 export const schedulerQuery = queryOptions({
   queryKey: ['resource', 'scheduler'],
-  refetchInterval: 10_000,
   queryFn: () => func<SchedulerStatus>('/manager/scheduler'),
 })
 

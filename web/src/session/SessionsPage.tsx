@@ -104,7 +104,6 @@ export function SessionsPage() {
   const paged = usePaged<Session>(
     ['session', 'list', filter],
     (limit, offset, signal) => listSessions(filter, me.email, limit, offset, signal),
-    30_000,
   )
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const [names, setNames] = useState<Map<string, string>>(new Map())

@@ -109,7 +109,6 @@ export const recentQuery = (me: string) =>
 export const queueQuery = queryOptions({
   queryKey: ['session', 'queue'],
   queryFn: ({ signal }) => listSessions({ status: 'waiting', order: 'created_at' }, '', 50, 0, signal),
-  refetchInterval: 15_000, // no event tells that a session waits for another reason
 })
 
 export const searchSessionsQuery = (text: string) =>

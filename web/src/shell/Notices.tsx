@@ -46,7 +46,7 @@ export function Notices() {
   const now = useNow(30_000)
   const ended = useQuery(endedQuery(me.email)).data
   const ending = useQuery(endingQuery(me.email)).data
-  const invited = useQuery({ ...invitationsQuery, refetchInterval: 60_000 }).data
+  const invited = useQuery(invitationsQuery).data
   const key = `berth.read.${me.uuid}`
   const [read, setRead] = useState<Read>(() => readOf(key))
   const [open, setOpen] = useState(false)
