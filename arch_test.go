@@ -99,6 +99,8 @@ var rules = []rule{
 	{dir: "internal/manager/metric", duty: "the history of use: records minutes of kernels and agents, and tells them",
 		allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/node",
 			"internal/manager/reconcile", "internal/manager/session", "internal/manager/store", "internal/wire/node"}},
+	{dir: "internal/manager/metric/external", duty: "reads the history of use from a Prometheus of the operator's",
+		allow: []string{"internal/fault", "internal/manager/metric"}},
 	{dir: "internal/manager/audit", duty: "the record of what was done to the cluster and what was denied",
 		allow: []string{"internal/clientaddr", "internal/fault", "internal/manager/authz", "internal/manager/store"}},
 	{dir: "internal/manager/audit/syslog", duty: "sends the audit log to a syslog receiver",

@@ -392,7 +392,10 @@ try {
         .waitFor()
       await page.getByText(`big-${id}`).first().waitFor()
     })
-    await page.getByRole('link', { name: `big-${id}` }).first().click()
+    await page
+      .getByRole('link', { name: `big-${id}` })
+      .first()
+      .click()
     await page.getByRole('heading', { name: 'Why it waits' }).waitFor()
     await s.accessible(page, 'waiting session')
     await page.getByRole('button', { name: 'End session' }).click()

@@ -286,8 +286,11 @@ func TestWhoHearsOfInvitationsCircuitsAndQueues(t *testing.T) {
 	id := string(w.Running("work", "a1"))
 	var user, kernel string
 	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `UPDATE sessions SET user_id = $2, domain_name = 'ada' WHERE id = $1
-		RETURNING user_id::text, (SELECT k.id::text FROM kernels k WHERE k.session_id = sessions.id)`, id, string(ada.UserID)).Scan(&user, &kernel))
-	is := func(noun, id, kind string) []session.ObjectChange { return []session.ObjectChange{{Noun: noun, ID: id, Kind: kind}} }
+		RETURNING user_id::text, (SELECT k.id::text FROM kernels k WHERE k.session_id = sessions.id)`,
+		id, string(ada.UserID)).Scan(&user, &kernel))
+	is := func(noun, id, kind string) []session.ObjectChange {
+		return []session.ObjectChange{{Noun: noun, ID: id, Kind: kind}}
+	}
 	none := []session.ObjectChange(nil)
 	for _, step := range []struct {
 		sql  string

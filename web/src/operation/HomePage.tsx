@@ -12,8 +12,9 @@ import { ImageMark } from '@/image/ImageMark'
 import { limitsQuery, type Limit } from '@/resource/queries'
 import { useAgain } from '@/session/again'
 import { mineQuery, recentQuery, useEnd, type Session } from '@/session/queries'
-import { isSuper, useMe, useProject } from '@/tenancy/me'
+import { isAdmin, isSuper, useMe, useProject } from '@/tenancy/me'
 import { t } from '@/words'
+import { ForDomain } from './ForDomain'
 import { ForAdministrators } from './ForAdministrators'
 import { announcementQuery } from './queries'
 import { Tour, useTour } from './Tour'
@@ -130,7 +131,7 @@ export function HomePage() {
           )}
         </div>
         <div className="stack wide">
-          {isSuper(me) && <ForAdministrators />}
+          {isSuper(me) ? <ForAdministrators /> : isAdmin(me) && <ForDomain />}
           <Left />
           <Folders />
         </div>
