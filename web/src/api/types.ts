@@ -120,6 +120,8 @@ export interface AgentSession {
   /** EndsBy is when a batch session's timeout ends it. */
   ends_by: string | null
   containers: number
+  /** Devices are amounts per slot and device. */
+  devices?: Record<string, Record<string, string>>
 }
 
 /** AgentWork is how an agent stands and what it still holds. */

@@ -301,7 +301,7 @@ function AgentDetail({ of: a }: { of: Agent }) {
           </div>
         )}
       </Panel>
-      <Devices of={a} />
+      <Devices of={a} sessions={q.data?.sessions ?? []} />
       {!a.schedulable && q.data && (
         <div className="note info" role="status">
           <Icon name="info" />

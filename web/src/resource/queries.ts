@@ -41,6 +41,21 @@ interface Gauge {
   capacity: string
   pct: string
 }
+/** A device as its agent tells of it. What it does not know is left out. */
+export interface Device {
+  Slot: string
+  ID: string
+  Healthy: boolean
+  /** in thousandths */
+  Capacity: number
+  /** -1 is not known */
+  NUMA?: number
+  Model?: string
+  PCI?: string
+  /** classes of distance to other devices by their ids */
+  Links?: Record<string, number> | null
+}
+
 export interface Agent {
   id: string
   status: string
@@ -53,7 +68,7 @@ export interface Agent {
   occupied: Record<string, string>
   node: Record<string, Gauge>
   devices: Record<string, Record<string, Gauge>>
-  hardware: { Slot: string; ID: string; Healthy: boolean; Capacity: number }[]
+  hardware: Device[]
   conditions: { kind?: string; detail?: string; msg?: string }[]
   container_count: number
   first_contact: string | null
