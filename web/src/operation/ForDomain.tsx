@@ -77,9 +77,11 @@ function Waiting() {
     <Panel
       title={t('home.queue')}
       acts={
-        <Link to="/sessions" search={{ status: 'waiting' }} className="small">
-          {q.data ? t('home.all', { n: q.data.total }) : t('do.open')}
-        </Link>
+        !!q.data?.total && (
+          <Link to="/sessions" search={{ status: 'waiting' }} className="small">
+            {t('home.all', { n: q.data.total })}
+          </Link>
+        )
       }>
       {q.isError && !q.data ? (
         <ErrorState error={q.error} retry={() => void q.refetch()} />
@@ -108,7 +110,7 @@ function Waiting() {
 }
 
 /** Who held the most in this month, by hours of what is dearest: accelerators where there are some, cores otherwise. */
-function Holders() {
+export function Holders() {
   const month = months(new Date())[0]!.value
   const q = useQuery(usageQuery(month, 'user'))
   const slots = order([...new Set((q.data?.rows ?? []).flatMap((r) => r.slots.map((s) => s.slot)))])

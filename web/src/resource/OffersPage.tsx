@@ -36,6 +36,12 @@ export function OffersPage() {
   return (
     <div className="page">
       <PageHead title={t('nav.resources')} sub={<span>{t('offer.text')}</span>}>
+        <SearchField
+          key={tab}
+          label={t('offer.find')}
+          value={search.q}
+          onFind={(q) => void go({ search: (old) => ({ ...old, q }) as typeof search, replace: true })}
+        />
         {tab === 'presets' && (
           <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setOpen('new')}>
             {t('preset.new')}
@@ -51,13 +57,6 @@ export function OffersPage() {
           ))}
         </Tabs.List>
       </Tabs>
-      <div className="row wrap">
-        <SearchField
-          label={t('offer.find')}
-          value={search.q}
-          onFind={(q) => void go({ search: (old) => ({ ...old, q }) as typeof search, replace: true })}
-        />
-      </div>
       {tab === 'presets' && <Presets onOpen={setOpen} find={search.q} />}
       {tab === 'storages' && <Storages find={search.q} />}
       {tab === 'registries' && <Registries find={search.q} />}

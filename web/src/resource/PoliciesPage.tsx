@@ -73,6 +73,12 @@ export function PoliciesPage() {
   return (
     <div className="page">
       <PageHead title={t('nav.policies')} sub={<span>{t(kind === 'keypair' ? 'policy.text' : `policy.text.${kind}`)}</span>}>
+        <SearchField
+          key={kind}
+          label={t('policy.find')}
+          value={search.q}
+          onFind={(q) => void go({ search: (old) => ({ ...old, q }) as typeof search, replace: true })}
+        />
         <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => (kind === 'keypair' ? setOpen('new') : setMaking(true))}>
           {t('policy.new')}
         </Button>
@@ -86,13 +92,6 @@ export function PoliciesPage() {
           ))}
         </Tabs.List>
       </Tabs>
-      <div className="row wrap">
-        <SearchField
-          label={t('policy.find')}
-          value={search.q}
-          onFind={(q) => void go({ search: (old) => ({ ...old, q }) as typeof search, replace: true })}
-        />
-      </div>
       {kind === 'keypair' ? (
         <div className="panel">
           <Listing

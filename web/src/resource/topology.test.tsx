@@ -52,6 +52,8 @@ test('devices stand on their NUMA nodes in order, with who holds how much of the
   expect(sockets[2]!.memory[0]!.part).toBe(0.5)
   expect(sockets[2]!.others.map((d) => d.device.ID)).toEqual(['x'])
   expect(socketsOf({ hardware: [] }, work)).toEqual([])
+  const small = socketsOf({ hardware: [device('cpu', '0', 0), device('mem', 'root', -1)] }, [])
+  expect(small.map((s) => [s.numa, s.cores.length, s.memory.length])).toEqual([[0, 1, 1]])
 })
 
 test('a link stands once, and only where devices are nearer than their node makes them', () => {

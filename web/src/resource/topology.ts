@@ -30,8 +30,11 @@ const isCore = (d: Device) => d.Slot === 'cpu'
 /** A machine as its agent describes it: NUMA nodes with what is on them and who holds it. Amounts of devices are in thousandths. */
 export function socketsOf(a: Pick<Agent, 'hardware'>, sessions: AgentSession[]): Socket[] {
   const sockets = new Map<number, Socket>()
+  // Where there is one node, all is on it.
+  const known = [...new Set(a.hardware.map((d) => d.NUMA ?? -1).filter((n) => n >= 0))]
+  const only = known.length === 1 ? known[0] : undefined
   for (const device of a.hardware) {
-    const numa = device.NUMA ?? -1
+    const numa = only ?? device.NUMA ?? -1
     let s = sockets.get(numa)
     if (!s) sockets.set(numa, (s = { numa, cores: [], others: [], memory: [] }))
     const all = device.Capacity / 1000

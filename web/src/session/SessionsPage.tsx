@@ -101,9 +101,8 @@ export function SessionsPage() {
     q: search.q,
     order: search.order,
   }
-  const paged = usePaged<Session>(
-    ['session', 'list', filter],
-    (limit, offset, signal) => listSessions(filter, me.email, limit, offset, signal),
+  const paged = usePaged<Session>(['session', 'list', filter], (limit, offset, signal) =>
+    listSessions(filter, me.email, limit, offset, signal),
   )
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const [names, setNames] = useState<Map<string, string>>(new Map())

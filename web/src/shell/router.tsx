@@ -47,8 +47,10 @@ const routes = [
   createRoute({
     getParentRoute: () => root,
     path: '/data',
-    validateSearch: (s: { tab?: string; make?: boolean } & SearchSchemaInput): { tab?: string; make?: boolean } => {
-      const out: { tab?: string; make?: boolean } = {}
+    validateSearch: (s: { tab?: string; q?: string; make?: boolean } & SearchSchemaInput): { tab?: string; q?: string; make?: boolean } => {
+      const out: { tab?: string; q?: string; make?: boolean } = {}
+      const q = text(s.q)
+      if (q) out.q = q
       const tab = text(s.tab)
       if (tab) out.tab = tab
       if (s.make) out.make = true

@@ -39,7 +39,7 @@ export function KeypairsPage() {
     {
       id: 'key',
       title: t('keypair.key'),
-      width: 'minmax(220px, 1fr)',
+      width: 'minmax(190px, 1fr)',
       sort: 'access_key',
       cell: (k) => (
         <span className="row">
@@ -51,6 +51,7 @@ export function KeypairsPage() {
       id: 'status',
       title: t('col.status'),
       width: '110px',
+      wide: true,
       sort: 'is_active',
       cell: (k) => <StateBadge status={k.is_active ? 'active' : 'inactive'} />,
     },
