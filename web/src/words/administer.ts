@@ -183,6 +183,8 @@ export const administer = {
   ],
   'agent.drained': ['Nothing is here: it can be switched off.', '비어 있습니다. 전원을 꺼도 됩니다.'],
   'agent.left': ['{n} {n|session|sessions} left', '세션 {n}개 남음'],
+  'agent.drain.short': ['Drain…', '비우기…'],
+  'agent.drain.what': ['Drain agent {name}', '에이전트 {name} 비우기'],
   'agent.devices': ['Devices', '장치'],
   'agent.holders': ['Show where a session is', '세션의 위치 표시'],
   'agent.numa': ['NUMA node {n}', 'NUMA 노드 {n}'],
