@@ -1,27 +1,22 @@
 import { keepPreviousData, queryOptions } from '@tanstack/react-query'
+import type { Image as WireImage, ImageNode, KVPair, ResourceLimit, Told } from '@/api/graph'
 import { gql, quoted } from '@/api/http'
 import type { Page } from '@/design/paged'
 
-export interface Image {
-  id: string
-  name: string
-  registry: string
-  tag: string
-  humanized_name: string
-  architecture: string
-  labels: { key: string; value: string }[]
-  aliases: string[]
-  size_bytes: number
-  installed: boolean
-  supported_accelerators: string[]
-  resource_limits: { key: string; min: string | null; max: string | null }[]
+/** A part of an image's description in which texts stand by names. */
+type Named<T, Names extends keyof T, Maybe extends keyof T = never> = Told<T, Names, Maybe>[]
+
+export type Image = Told<
+  WireImage,
+  'id' | 'name' | 'registry' | 'tag' | 'humanized_name' | 'architecture' | 'aliases' | 'size_bytes' | 'installed' | 'supported_accelerators'
+> & {
+  labels: Named<KVPair, 'key' | 'value'>
+  resource_limits: Named<ResourceLimit, 'key', 'min' | 'max'>
   /** Lists do not say it. */
-  last_used_at?: string | null
+  last_used_at?: WireImage['last_used_at']
 }
 
-interface Node extends Omit<Image, 'id' | 'last_used_at'> {
-  row_id: string
-}
+type Node = Omit<Image, 'id' | 'last_used_at'> & Told<ImageNode, 'row_id'>
 
 const nodeFields = `row_id name registry tag humanized_name architecture aliases size_bytes installed supported_accelerators
   labels { key value } resource_limits { key min max }`

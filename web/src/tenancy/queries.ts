@@ -1,4 +1,5 @@
 import { keepPreviousData, queryOptions } from '@tanstack/react-query'
+import type { GroupNode, Told } from '@/api/graph'
 import { func, gql, mutate, quoted } from '@/api/http'
 import type {
   AdminKeypair,
@@ -14,7 +15,6 @@ import type {
   OTPStatus,
   PreferenceChange,
   Preferences,
-  Project as WireProject,
   SSHKeypair,
   SSHPublicKey,
   Tenancy,
@@ -72,10 +72,11 @@ export const createUser = (email: string, props: UserProps) =>
 export const modifyUser = (email: string, props: UserProps) =>
   mutate('mutation($e: String!, $p: ModifyUserInput!) { modify_user(email: $e, props: $p) { ok msg } }', { e: email, p: props })
 
-export type Project = Pick<
-  WireProject,
-  'id' | 'name' | 'description' | 'is_active' | 'created_at' | 'domain_name' | 'resource_policy' | 'type' | 'scaling_groups'
+type Node = Told<
+  GroupNode,
+  'row_id' | 'name' | 'description' | 'is_active' | 'created_at' | 'domain_name' | 'resource_policy' | 'type' | 'scaling_groups'
 >
+export type Project = Omit<Node, 'row_id'> & { id: string }
 
 const projectFields = 'row_id name description is_active created_at domain_name resource_policy type scaling_groups'
 
@@ -99,7 +100,7 @@ export async function listProjects(
   offset: number,
   signal?: AbortSignal,
 ): Promise<Page<Project>> {
-  const d = await gql<{ group_nodes: { count: number; edges: { node: Omit<Project, 'id'> & { row_id: string } }[] } }>(
+  const d = await gql<{ group_nodes: { count: number; edges: { node: Node }[] } }>(
     `query($f: String, $s: String, $l: Int!, $o: Int!) {
       group_nodes(filter: $f, order: $s, first: $l, offset: $o) { count edges { node { ${projectFields} } } } }`,
     { f: filter || null, s: order, l: limit, o: offset },
