@@ -13,8 +13,9 @@ import (
 
 // graphTypes are the objects of the GraphQL schema that the console reads. Fields that hold objects which are not among them are left out.
 var graphTypes = []string{
-	"Agent", "ComputeContainer", "ComputeSession", "ContainerRegistryNode", "GroupNode", "Image", "ImageNode", "KVPair", "KeyPairResourcePolicy",
-	"ProjectResourcePolicy", "ResourceLimit", "ResourcePreset", "SessionExplanation", "StorageVolume", "User", "UserResourcePolicy",
+	"Agent", "ComputeContainer", "ComputeSession", "ContainerRegistryNode", "GroupNode", "Image", "ImageNode", "KVPair",
+	"KeyPairResourcePolicy", "ProjectResourcePolicy", "ResourceLimit", "ResourcePreset", "SessionExplanation", "StorageVolume", "User",
+	"UserResourcePolicy",
 }
 
 // scalars are how GraphQL's and ours are written in JSON; what is not named here is text.

@@ -1,5 +1,5 @@
-// Command tstypes writes the types of package api and of its packages admin, history, credential, notice and template as TypeScript, and the
-// objects of the GraphQL schema that the console reads: what it sends and reads has one source.
+// Command tstypes writes the types of package api and of its packages admin, history, credential, notice and template as TypeScript, and
+// the objects of the GraphQL schema that the console reads: what it sends and reads has one source.
 //
 //	go run ./scripts/tstypes web/src/api/types.ts web/src/api/graph.ts
 package main
