@@ -98,6 +98,8 @@ type AgentSession struct {
 	// EndsBy is when a batch session's timeout ends it.
 	EndsBy     *string `json:"ends_by"`
 	Containers int     `json:"containers"`
+	// Devices are amounts per slot and device.
+	Devices map[string]map[string]string `json:"devices,omitempty"`
 }
 
 func agentPath(id string) string { return "/resource/agents/" + url.PathEscape(id) }

@@ -35,7 +35,7 @@ func TestConsole(t *testing.T) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "../scripts/web.sh", "modules").CombinedOutput()
 	require.NoError(t, err, string(out))
-	for _, script := range []string{"console", "stories", "admin", "user"} {
+	for _, script := range []string{"console", "stories", "admin", "lists", "user"} {
 		c := exec.CommandContext(ctx, "node", "test/"+script+".mjs")
 		c.Dir = "../web"
 		c.Env = append(p.environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),

@@ -32,6 +32,6 @@ command -v protoc >/dev/null || { echo "gen: protoc is missing; next: apt-get in
 (cd internal/manager/store && sqlc generate)
 (cd internal/wire/node && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative node.proto)
 (cd internal/manager/graphapi && gqlgen generate --config gqlgen.yml)
-go run ./scripts/tstypes web/src/api/types.ts
+go run ./scripts/tstypes web/src/api/types.ts web/src/api/graph.ts
 go test ./internal/cluster -run '^TestDrawing$' -update
 go test ./internal/manager/authztest -run '^TestDocument$' -update

@@ -58,6 +58,7 @@ build)
   modules
   say "building (usually 15 s)"
   node node_modules/vite/bin/vite.js build --logLevel warn
+  node test/size.mjs
   # Text is embedded and sent compressed. The index page gets a nonce in every answer.
   find dist -type f ! -name index.html \( -name '*.js' -o -name '*.css' -o -name '*.svg' -o -name '*.json' -o -name '*.webmanifest' \) \
     -exec gzip -9 -n {} +

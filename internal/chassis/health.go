@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -55,7 +56,8 @@ func NewHealth() *Health {
 	return h
 }
 
-// Registry is where every part of the process registers its metrics; names begin with "berth_".
+// Registry is where every part of the process registers its metrics; names begin with "berth_", but
+// for those that dashboards of others ask for.
 func (h *Health) Registry() *prometheus.Registry { return h.registry }
 
 // Watch makes readiness depend on the services.
@@ -172,14 +174,19 @@ func (c serviceCollector) Describe(ch chan<- *prometheus.Desc) { ch <- serviceSt
 
 func (c serviceCollector) Collect(ch chan<- prometheus.Metric) {
 	services, _ := c.h.parts()
+	named := map[string]int{}
 	for _, s := range services {
-		now := s.State()
+		now, name := s.State(), s.Name()
+		// Two roles of a process may have services of one name; told twice, it would take all metrics away.
+		if named[name]++; named[name] > 1 {
+			name += "-" + strconv.Itoa(named[name])
+		}
 		for _, state := range States() {
 			v := 0.0
 			if state == now {
 				v = 1
 			}
-			ch <- prometheus.MustNewConstMetric(serviceStateDesc, prometheus.GaugeValue, v, s.Name(), state.String())
+			ch <- prometheus.MustNewConstMetric(serviceStateDesc, prometheus.GaugeValue, v, name, state.String())
 		}
 	}
 }

@@ -291,6 +291,10 @@ func TestAdminServerTellsHealth(t *testing.T) {
 	require.Equal(t, 200, code)
 	require.Contains(t, body, `berth_service_state{service="worker",state="running"} 1`)
 	require.Contains(t, body, "berth_build_info")
+	h.Watch(chassis.NewService("worker", chassis.Hooks{Run: untilDone}))
+	code, body = get(t, client, base+"/metrics")
+	require.Equal(t, 200, code, "two parts of one name do not take the metrics away")
+	require.Contains(t, body, `berth_service_state{service="worker-2",state="new"} 1`)
 
 	require.NoError(t, s.Stop(t.Context()))
 	client.CloseIdleConnections()

@@ -46,6 +46,7 @@ import (
 	"berth.dev/berth/internal/manager/login"
 	"berth.dev/berth/internal/manager/mail"
 	"berth.dev/berth/internal/manager/metric"
+	"berth.dev/berth/internal/manager/metric/external"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/operation/callback"
@@ -178,6 +179,9 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.storage != nil {
 		deps.Proxies = m.storage
 	}
+	if history := external.New(m.cfg.Metrics.Prometheus, m.log.With("part", "metrics")); history != nil {
+		deps.History = history
+	}
 	m.rights = folder.NewRights(m.store, m.deps.Clock.Now, m.log.With("part", "rights"))
 	if sender := mail.New(m.cfg.Mail); sender != nil {
 		deps.Mailer = sender
@@ -200,6 +204,11 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
 	linkDeps.Grants = m.nouns.Apps
 	linkDeps.Sink = m.nouns.Reports
+	if m.cfg.Metrics.Export && m.deps.Health != nil {
+		exporter := metric.NewExporter(linkDeps.Live, m.deps.Clock.Now)
+		m.deps.Health.Registry().MustRegister(exporter)
+		linkDeps.Live = exporter
+	}
 	if m.cfg.Metrics.Retention > 0 {
 		m.recorder = metric.NewRecorder(linkDeps.Live, m.store, m.deps.Clock, m.log.With("part", "metrics"))
 		linkDeps.Live = m.recorder
@@ -334,9 +343,9 @@ func (m *Manager) Services() []*chassis.Service {
 	if m.storage != nil {
 		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),
 			chassis.NewService("folder-rights", chassis.Hooks{Run: m.rights.Follow}).After("store"),
-			chassis.NewService("storage-rights", chassis.Hooks{Run: m.pushRights}).After("storage-proxies", "folder-rights"),
-			chassis.NewService("storage-volumes", chassis.Hooks{Start: m.hearOfVolumes}).After("storage-proxies"))
-		m.api.After("storage-volumes")
+			chassis.NewService("proxy-rights", chassis.Hooks{Run: m.pushRights}).After("storage-proxies", "folder-rights"),
+			chassis.NewService("proxy-volumes", chassis.Hooks{Start: m.hearOfVolumes}).After("storage-proxies"))
+		m.api.After("proxy-volumes")
 	}
 	if m.peers != nil {
 		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"),

@@ -1,7 +1,7 @@
-// Command tstypes writes the types of package api and of its packages admin, history, credential and notice as TypeScript: what the
-// console sends and reads has one source.
+// Command tstypes writes the types of package api and of its packages admin, history, credential, notice and template as TypeScript, and
+// the objects of the GraphQL schema that the console reads: what it sends and reads has one source.
 //
-//	go run ./scripts/tstypes web/src/api/types.ts
+//	go run ./scripts/tstypes web/src/api/types.ts web/src/api/graph.ts
 package main
 
 import (
@@ -19,20 +19,22 @@ import (
 )
 
 // packages are the folders whose types are written.
-var packages = []string{"api", "api/admin", "api/history", "api/credential", "api/notice"}
+var packages = []string{"api", "api/admin", "api/history", "api/credential", "api/notice", "api/template"}
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "tstypes: name the file to write: go run ./scripts/tstypes web/src/api/types.ts")
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "tstypes: name the files to write: go run ./scripts/tstypes web/src/api/types.ts web/src/api/graph.ts")
 		os.Exit(2)
 	}
-	text, err := generate(".")
-	if err == nil {
-		err = os.WriteFile(os.Args[1], text, 0o644) //nolint:gosec // sources are public
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "tstypes:", err)
-		os.Exit(1)
+	for i, write := range []func(string) ([]byte, error){generate, generateGraph} {
+		text, err := write(".")
+		if err == nil {
+			err = os.WriteFile(os.Args[1+i], text, 0o644) //nolint:gosec // sources are public
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "tstypes:", err)
+			os.Exit(1)
+		}
 	}
 }
 

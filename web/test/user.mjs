@@ -392,7 +392,10 @@ try {
         .waitFor()
       await page.getByText(`big-${id}`).first().waitFor()
     })
-    await page.getByRole('link', { name: `big-${id}` }).first().click()
+    await page
+      .getByRole('link', { name: `big-${id}` })
+      .first()
+      .click()
     await page.getByRole('heading', { name: 'Why it waits' }).waitFor()
     await s.accessible(page, 'waiting session')
     await page.getByRole('button', { name: 'End session' }).click()
@@ -606,6 +609,29 @@ try {
     await page.getByRole('button', { name: 'End session' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'End session' }).click()
     await page.getByText('Ended by its user').first().waitFor({ timeout: 60_000 })
+  })
+  await s.at('take-a-node-out', page, async () => {
+    const chief = await s.person()
+    await s.login(chief.page, s.admin)
+    await counted('take a node out', chief, 3, async () => {
+      await chief.page.getByRole('link', { name: 'Cluster', exact: true }).first().click()
+      await chief.page
+        .getByRole('button', { name: /^Drain agent/ })
+        .first()
+        .click()
+      const asked = chief.page.getByRole('dialog', { name: 'Drain agent' })
+      await asked
+        .getByText(/sessions?/)
+        .first()
+        .waitFor()
+      await asked.getByRole('button', { name: 'Drain agent' }).click()
+      await asked.waitFor({ state: 'hidden' })
+      await chief.page.locator('.tile').first().getByText('Cordoned').waitFor()
+    })
+    await chief.page.locator('.tile').first().click()
+    await chief.page.getByRole('dialog').getByRole('button', { name: 'Uncordon agent' }).click()
+    await chief.page.getByRole('dialog').getByRole('button', { name: 'Cordon agent' }).waitFor()
+    await chief.context.close()
   })
   if (process.env.BERTH_STOP && process.env.BERTH_START) {
     await s.at('server-restarts', page, async () => {

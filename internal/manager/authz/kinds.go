@@ -233,6 +233,11 @@ var Tasks = Kind{"background task", map[Verb]condition{
 	Change: anyOf{owner, superadmin},
 }}
 
+// Invitations offer a folder to somebody who does not see it yet.
+var Invitations = Kind{"invitation", map[Verb]condition{
+	See: anyOf{named{match{Owner, itsUser}, "who is invited"}, named{match{Creator, itsUser}, "who invites"}},
+}}
+
 // AuditEntries tell what was done or denied. They belong to whoever did it.
 var AuditEntries = Kind{"audit entry", map[Verb]condition{
 	See: anyOf{above, superadmin, monitor},
@@ -289,6 +294,7 @@ func Kinds() []Kind {
 		IdleCheckers,
 		Templates,
 		Tasks,
+		Invitations,
 		AuditEntries,
 		ErrorLogs,
 		UsageIntervals,

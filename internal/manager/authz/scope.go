@@ -60,6 +60,7 @@ var scopings = map[string]scoping{
 	FolderHosts.Noun:    {area: AreaFolders},
 	QuotaScopes.Noun:    {area: AreaFolders, inProject: true},
 	Images.Noun:         {area: AreaImages, background: true},
+	Invitations.Noun:    {area: AreaFolders},
 	Users.Noun:          {area: AreaTenancy, own: true},
 	Keypairs.Noun:       {area: AreaTenancy, own: true},
 	Tokens.Noun:         {area: AreaTenancy},

@@ -200,6 +200,11 @@ func TestCommitsAreTheirOwners(t *testing.T) {
 	page, err = s.Images.List(ctx, s.mallory, list.Query{Filter: `digest == "` + mine.Digest + `"`})
 	require.NoError(t, err)
 	require.Zero(t, page.Total)
+	for who, n := range map[*authz.Actor]int{&s.ada: 1, &s.mallory: 0} {
+		page, err = s.Images.List(ctx, *who, list.Query{Filter: `alias ilike "%das%"`})
+		require.NoError(t, err)
+		require.Equal(t, n, page.Total, "by a part of an alias, %s", who.Email)
+	}
 	page, err = s.Images.Customized(ctx, s.ada, list.Query{})
 	require.NoError(t, err)
 	require.Equal(t, 1, page.Total)

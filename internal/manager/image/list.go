@@ -16,6 +16,7 @@ var imageFields = list.Fields{
 	"tag": list.Text("i.tag"), "architecture": list.Text("i.architecture"), "digest": list.Text("i.digest"),
 	"size_bytes": list.Number("i.size_bytes"),
 	"scope":      list.Text("i.scope"),
+	"alias":      list.Text("(SELECT string_agg(a.alias, ' ' ORDER BY a.alias) FROM image_aliases a WHERE a.image_id = i.id)"),
 	"created_at": list.Time("i.created_at"), "last_used_at": list.Time("i.last_used_at"), "status": list.Text("i.status"),
 }
 

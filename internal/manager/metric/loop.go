@@ -18,6 +18,10 @@ type Config struct {
 	Minutes time.Duration
 	// MaxRows bounds the minutes of kernels, roughly; the oldest days go first. About 150 bytes each.
 	MaxRows int
+	// Export tells a Prometheus what kernels and agents use, at /metrics of the admin port.
+	Export bool
+	// Prometheus stands in for our tables where it is named.
+	Prometheus PrometheusConfig
 }
 
 // DefaultConfig returns the documented defaults.
@@ -28,6 +32,9 @@ func DefaultConfig() Config {
 // Validate checks the ranges.
 func (c Config) Validate() error {
 	const day = 24 * time.Hour
+	if err := c.Prometheus.validate(); err != nil {
+		return err
+	}
 	switch {
 	case c.Retention == 0:
 		return nil

@@ -36,13 +36,15 @@ type Projects interface {
 	VisibleProject(ctx context.Context, a authz.Actor, ref, domain string) (dbgen.Project, error)
 }
 
-// Deps are what a Service works with; all are required.
+// Deps are what a Service works with; all but Source are required.
 type Deps struct {
 	Store    *store.Store
 	Sessions Sessions
 	Agents   Agents
 	Projects Projects
 	Clock    func() time.Time
+	// Source tells points in place of our tables.
+	Source Source
 }
 
 // Service is the use cases.
@@ -253,11 +255,14 @@ func (s *Service) together(ctx context.Context, of table, ids []string, r Range)
 }
 
 // table is where minutes and hours are.
-type table struct{ name, column, kind string }
+type table struct {
+	name, column, kind string
+	is                 Kind
+}
 
 var (
-	kernels = table{"kernel", "kernel_id", "uuid"}
-	agents  = table{"agent", "agent_id", "text"}
+	kernels = table{"kernel", "kernel_id", "uuid", OfKernels}
+	agents  = table{"agent", "agent_id", "text", OfAgents}
 )
 
 // firstDay is the oldest day that has a table, by the names of tables; now for none. Minutes of kernels may go earlier than those of
@@ -271,6 +276,9 @@ func (s *Service) points(ctx context.Context, of table, ids []string, r Range, s
 	out := map[string][]Point{}
 	if len(ids) == 0 {
 		return out, nil
+	}
+	if s.d.Source != nil {
+		return s.d.Source.Points(ctx, of.is, ids, r, sum)
 	}
 	minutesFrom, err := s.d.Store.MetricProgress(ctx)
 	if r.Step < time.Hour && err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
@@ -194,6 +195,8 @@ type AgentSession struct {
 	EndsBy *time.Time
 	// Kernels of the session on this agent.
 	Kernels int
+	// Devices are what they hold there: slot, device, amount in thousandths.
+	Devices alloc.Allocation
 }
 
 // Work lists the sessions that an agent still holds, the oldest first and at most 1,000 (superadmins and monitors);
@@ -218,7 +221,15 @@ func (s *Service) Work(ctx context.Context, a authz.Actor,
 	sessions = make([]AgentSession, len(rows))
 	for i, r := range rows {
 		sessions[i] = AgentSession{ID: cluster.SessionID(r.ID), Name: r.Name, Type: r.Type, Status: r.Status, UserEmail: r.UserEmail,
-			AccessKey: cluster.AccessKey(r.AccessKey), CreatedAt: r.CreatedAt.UTC(), Kernels: int(r.Kernels)}
+			AccessKey: cluster.AccessKey(r.AccessKey), CreatedAt: r.CreatedAt.UTC(), Kernels: int(r.Kernels),
+			Devices: alloc.Allocation{}}
+		for _, text := range r.Allocations {
+			held, err := alloc.Parse(text)
+			if err != nil {
+				return nil, nil, 0, fmt.Errorf("read what session %s holds on agent %s: %w", r.ID, id, err)
+			}
+			sessions[i].Devices = sessions[i].Devices.Add(held)
+		}
 		if r.StartedAt != nil && r.BatchTimeoutMs != nil && *r.BatchTimeoutMs > 0 {
 			at := r.StartedAt.Add(time.Duration(*r.BatchTimeoutMs) * time.Millisecond).UTC()
 			sessions[i].EndsBy = &at

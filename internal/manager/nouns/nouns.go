@@ -96,7 +96,9 @@ type Deps struct {
 	Proxies folder.Proxies
 	Live    LiveStats
 	// Usage is what was measured of kernels over time.
-	Usage     idle.Usage
+	Usage idle.Usage
+	// History tells the history of use in place of our tables; nil: they do.
+	History   metric.Source
 	Explainer session.Explainer
 	Callbacks callback.Policy
 	// Logins keeps who is logged in by password; nil keeps it in this process.
@@ -258,7 +260,8 @@ func New(d Deps) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Metrics, err = metric.New(metric.Deps{Store: d.Store, Sessions: n.Sessions, Agents: n.Nodes, Projects: n.Tenancy, Clock: d.Clock})
+	n.Metrics, err = metric.New(metric.Deps{Store: d.Store, Sessions: n.Sessions, Agents: n.Nodes, Projects: n.Tenancy, Clock: d.Clock,
+		Source: d.History})
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,9 @@ var objectSources = map[string]facts.Source{
 	"folder": facts.Folders, "agent": facts.Agents, "user": facts.Users, "keypair": facts.Keypairs, "project": facts.Projects,
 	"domain": facts.Domains, "keypair-policy": facts.KeypairPolicies, "user-policy": facts.UserPolicies,
 	"project-policy": facts.ProjectPolicies, "resource-group": facts.ResourceGroups, "preset": facts.Presets, "image": facts.Images,
-	"task": facts.Tasks, "announcement": facts.Settings,
+	"task": facts.Tasks, "announcement": facts.Settings, "invitation": facts.Invitations, "circuit": facts.Circuits,
+	// The queue of a resource group is its sessions that wait, with why they do.
+	"queue": facts.ResourceGroups,
 }
 
 type objectKey struct{ noun, id string }

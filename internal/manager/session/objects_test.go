@@ -274,6 +274,61 @@ func TestObjectsThatGoToOthers(t *testing.T) {
 	}
 }
 
+// TestWhoHearsOfInvitationsCircuitsAndQueues: an invitation concerns who is invited and who invites, and nobody besides; a circuit those
+// who see it, and those who no longer do; a queue those who may use its group. A visit of an app is no change.
+func TestWhoHearsOfInvitationsCircuitsAndQueues(t *testing.T) {
+	t.Parallel()
+	w := hubWorld{managertest.New(t)}
+	w.Agent("a1", 8, 16*managertest.GiB)
+	ada, bob, eve := w.Stranger("ada"), w.Stranger("bob"), w.Stranger("eve")
+	w.folder(ada)
+	const invitation, circuit = "00000000-0000-4000-8000-00000000000f", "00000000-0000-4000-8000-0000000000c1"
+	id := string(w.Running("work", "a1"))
+	var user, kernel string
+	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `UPDATE sessions SET user_id = $2, domain_name = 'ada' WHERE id = $1
+		RETURNING user_id::text, (SELECT k.id::text FROM kernels k WHERE k.session_id = sessions.id)`,
+		id, string(ada.UserID)).Scan(&user, &kernel))
+	is := func(noun, id, kind string) []session.ObjectChange {
+		return []session.ObjectChange{{Noun: noun, ID: id, Kind: kind}}
+	}
+	none := []session.ObjectChange(nil)
+	for _, step := range []struct {
+		sql  string
+		args []any
+		// What ada, bob, eve and a superadmin are told.
+		want [4][]session.ObjectChange
+	}{
+		{`INSERT INTO folder_invitations (id, folder_id, inviter_id, invitee_id, permission) SELECT $1, f.id, $2, $3, 'ro' FROM folders f`,
+			[]any{invitation, string(ada.UserID), string(bob.UserID)}, [4][]session.ObjectChange{
+				is("invitation", invitation, "made"), is("invitation", invitation, "made"), none, none}},
+		{`UPDATE folder_invitations SET modified_at = now() + interval '1 hour'`, nil, [4][]session.ObjectChange{}},
+		{`UPDATE folder_invitations SET state = 'rejected'`, nil, [4][]session.ObjectChange{
+			is("invitation", invitation, "changed"), is("invitation", invitation, "changed"), none, none}},
+		{`DELETE FROM folder_invitations`, nil, [4][]session.ObjectChange{none, is("invitation", invitation, "deleted"), none, none}},
+		{`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public,
+			allowed, created_at) VALUES ($1, 'p', 'subdomain', 'a', $2, $3, 'ttyd', 'http', 1, '/', $4, $4, false, '{}', now())`,
+			[]any{circuit, id, kernel, user}, [4][]session.ObjectChange{
+				is("circuit", circuit, "made"), none, none, is("circuit", circuit, "made")}},
+		{`UPDATE circuits SET last_activity = now()`, nil, [4][]session.ObjectChange{}},
+		{`INSERT INTO circuit_shares (circuit_id, user_id) VALUES ($1, $2)`, []any{circuit, string(bob.UserID)}, [4][]session.ObjectChange{
+			is("circuit", circuit, "changed"), is("circuit", circuit, "changed"), none, is("circuit", circuit, "changed")}},
+		{`DELETE FROM circuit_shares`, nil, [4][]session.ObjectChange{
+			is("circuit", circuit, "changed"), is("circuit", circuit, "deleted"), none, is("circuit", circuit, "changed")}},
+		{`DELETE FROM circuits`, nil, [4][]session.ObjectChange{
+			is("circuit", circuit, "deleted"), none, none, is("circuit", circuit, "deleted")}},
+		{`INSERT INTO object_changes (noun, id, kind) VALUES ('queue', 'default', 'changed')`, nil, [4][]session.ObjectChange{
+			none, none, none, is("queue", "default", "changed")}},
+	} {
+		w.Exec(`DELETE FROM object_changes`)
+		w.Exec(step.sql, step.args...)
+		for i, a := range []authz.Actor{ada, bob, eve, w.Admin} {
+			told, err := session.VisibleObjects(t.Context(), w.Sessions, a)
+			require.NoError(t, err)
+			require.Equal(t, step.want[i], told, "%s: %s", step.sql, a.Email)
+		}
+	}
+}
+
 // TestReadersByTokensAreToldWithinTheirScope: what a token's scope leaves of each noun, of objects that changed and of those that ended.
 // A token for SCIM is told of nothing, not even of announcements.
 func TestReadersByTokensAreToldWithinTheirScope(t *testing.T) {

@@ -60,6 +60,35 @@ test('a stream that breaks is opened again, and everything is looked at', () => 
   Source.all[1]!.onerror?.()
 })
 
+test('why sessions wait is looked at again once in two seconds, however often it changes', () => {
+  const client = new QueryClient()
+  const looked = vi.spyOn(client, 'invalidateQueries').mockResolvedValue()
+  const stop = follow(
+    client,
+    () => {},
+    () => new Source() as unknown as EventSource,
+  )
+  const source = Source.all[0]!
+  for (let i = 0; i < 10; i++) {
+    source.say('object_changed', { noun: 'queue', id: `group-${i}`, kind: 'changed' })
+    vi.advanceTimersByTime(100)
+  }
+  expect(looked).not.toHaveBeenCalled()
+  vi.advanceTimersByTime(1200)
+  expect(looked.mock.calls.map((c) => c[0]?.queryKey)).toContainEqual(['session', 'queue'])
+  expect(looked).toHaveBeenCalledTimes(5)
+  looked.mockClear()
+  source.say('object_changed', { noun: 'invitation', id: 'i', kind: 'made' })
+  source.say('object_changed', { noun: 'circuit', id: 'c', kind: 'deleted' })
+  vi.advanceTimersByTime(200)
+  expect(looked.mock.calls.map((c) => c[0]?.queryKey)).toEqual([
+    ['folder', 'invitations'],
+    ['session', 'circuits'],
+    ['session', 'apps'],
+  ])
+  stop()
+})
+
 test('a change of an object has the queries of its noun look again, and a resync all', () => {
   const client = new QueryClient()
   const looked = vi.spyOn(client, 'invalidateQueries').mockResolvedValue()

@@ -73,10 +73,17 @@ const objects: Record<string, string[]> = {
   image: ['image'],
   task: ['folder', 'image'],
   announcement: ['operation/announcement'],
+  invitation: ['folder/invitations'],
+  circuit: ['session/circuits', 'session/apps'],
 }
+
+/** Why sessions wait, and when they would start. On a busy cluster that changes all the time. */
+const queue = ['session/queue', 'session/mine', 'session/one', 'session/list', 'resource/scheduler']
 
 /** How long changes are gathered before queries look again. */
 const gather = 120
+/** How long changes of a queue are. */
+const gatherQueue = 2000
 /** How often the stream is tried again. */
 const again = [500, 1000, 2000, 5000, 10000]
 
@@ -104,6 +111,7 @@ export function follow(
   let tries = 0
   let timer: ReturnType<typeof setTimeout> | undefined
   let pending: ReturnType<typeof setTimeout> | undefined
+  let moving: ReturnType<typeof setTimeout> | undefined
   let stopped = false
   const old = new Set<string>()
 
@@ -147,6 +155,11 @@ export function follow(
       try {
         const { noun } = JSON.parse((e as MessageEvent<string>).data) as { noun: string }
         for (const n of objects[noun] ?? []) look(n)
+        if (noun === 'queue')
+          moving ??= setTimeout(() => {
+            moving = undefined
+            for (const n of queue) look(n)
+          }, gatherQueue)
       } catch {
         void client.invalidateQueries()
       }
@@ -165,6 +178,7 @@ export function follow(
     source?.close()
     clearTimeout(timer)
     clearTimeout(pending)
+    clearTimeout(moving)
     tell(true)
   }
 }

@@ -120,6 +120,8 @@ export interface AgentSession {
   /** EndsBy is when a batch session's timeout ends it. */
   ends_by: string | null
   containers: number
+  /** Devices are amounts per slot and device. */
+  devices?: Record<string, Record<string, string>>
 }
 
 /** AgentWork is how an agent stands and what it still holds. */
@@ -404,6 +406,12 @@ export interface CreateSession {
   clusterSize?: number
   clusterMode?: string
   config: SessionConfig
+}
+
+/** Created names a template that was made. */
+export interface Created {
+  id: string
+  user: string
 }
 
 /** CreatedSession is the answer to a create request. */
@@ -1168,6 +1176,15 @@ export interface ImportedImage {
   scope: string
 }
 
+/** Info is the answer of GET /template/{kind}/{id}?format=json; format=yaml answers the document alone. */
+export interface Info {
+  template: unknown
+  name: string
+  user_uuid: string
+  group_id: string
+  domain_name: string
+}
+
 /** InputOptions come with the status waiting-input. */
 export interface InputOptions {
   is_password: boolean
@@ -1905,6 +1922,14 @@ export interface Quotas {
   items: AdminQuota[]
 }
 
+/** Request is the body of POST /template/{kind} and PUT /template/{kind}/{id}. The payload is JSON or YAML: a template, a list of {name, template}, or several documents. */
+export interface Request {
+  payload: string
+  group_name?: string
+  domain_name?: string
+  owner_access_key?: string
+}
+
 /** ResourceGroup is a set of agents with one scheduling policy. */
 export interface ResourceGroup {
   name: string
@@ -2265,6 +2290,15 @@ export interface SlotDetails {
   display_icon: string
 }
 
+/** Start is the body of POST /session/_/create-from-template and, for a cluster template, of POST /session/_/create-cluster. What it says counts instead of what the template says. */
+export interface Start {
+  template_id: string
+  name?: string
+  group?: string
+  /** EnqueueOnly answers at once instead of waiting until the session runs. */
+  enqueueOnly: boolean
+}
+
 /** StartAppRequest is the body of POST /session/{s}/start-service and, without Envs and Arguments, of the one for a ticket. */
 export interface StartAppRequest {
   app: string
@@ -2303,6 +2337,22 @@ export interface TaskEvent {
 /** TaskStarted is the answer of requests that begin a background task, which TaskEvents follows. */
 export interface TaskStarted {
   bgtask_id: string
+}
+
+/** Template is a row of GET /template/{kind}. */
+export interface Template {
+  name: string
+  id: string
+  created_at: string
+  is_owner: boolean
+  user: string
+  group: string
+  user_email: string
+  group_name: string
+  domain_name: string
+  /** task or cluster */
+  type: string
+  template: unknown
 }
 
 /** Tenancy is a tenancy as a text. */

@@ -84,7 +84,7 @@ export function AppButton({
         button
       )}
       {error !== null && (
-        <div style={{ flexBasis: '100%' }}>
+        <div className="line-own">
           <ErrorState error={error} what={error instanceof Problem ? t('app.failed', { app: appTitle(app) }) : ''} />
         </div>
       )}

@@ -45,7 +45,7 @@ export function AppShare({
           <code>{c.url}</code>
           <Copy text={c.url} label={t('apps.copy')} />
         </div>
-        <form className="row" style={{ alignItems: 'flex-end' }} onSubmit={add}>
+        <form className="row to-bottom" onSubmit={add}>
           <TextInput
             type="email"
             className="grow"

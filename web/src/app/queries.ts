@@ -8,7 +8,7 @@ export const appsQuery = (session: string) =>
   queryOptions({
     queryKey: ['session', 'apps', session],
     queryFn: () => func<App[]>(`/stream/session/${session}/apps`),
-    refetchInterval: 15_000,
+    refetchInterval: 15_000, // no event tells that an app inside of a session has come up, or has ended
   })
 
 export const circuitsQuery = (session: string) =>

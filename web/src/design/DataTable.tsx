@@ -152,7 +152,7 @@ export function DataTable<T>(p: Props<T>) {
 
   if (p.error && p.total === undefined)
     return (
-      <div style={{ padding: 16 }}>
+      <div className="pad-m">
         <ErrorState error={p.error} {...(p.retry ? { retry: p.retry } : {})} />
       </div>
     )
@@ -281,8 +281,8 @@ const Row = memo(function Row({
       role="row"
       aria-rowindex={index + 1}
       aria-selected={selects ? on : undefined}
-      className={`tr${cur ? ' cur' : ''}${on ? ' sel' : ''}`}
-      style={{ gridTemplateColumns: template, transform: `translateY(${start}px)`, cursor: opens ? 'pointer' : undefined }}
+      className={`tr${opens ? ' opens' : ''}${cur ? ' cur' : ''}${on ? ' sel' : ''}`}
+      style={{ gridTemplateColumns: template, transform: `translateY(${start}px)` }}
       onClick={(e) => {
         if ((e.target as HTMLElement).closest('a,button,input,label') || r === undefined || window.getSelection()?.toString()) return
         if (e.shiftKey && selects) act.select(index, true)

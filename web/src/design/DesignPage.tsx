@@ -22,6 +22,7 @@ import {
   Panel,
   Skeleton,
   StateBadge,
+  Swatch,
   toast,
   useTitle,
 } from './parts'
@@ -68,7 +69,7 @@ export function DesignPage() {
   return (
     <div className="page">
       <PageHead title={t('nav.design')} />
-      <div style={{ display: 'grid', gridTemplateColumns: 'repeat(auto-fit, minmax(min(520px, 100%), 1fr))', gap: 16 }}>
+      <div className="grid-wide">
         {(['light', 'dark'] as const).map((s) => (
           <MantineProvider
             key={s}
@@ -77,10 +78,7 @@ export function DesignPage() {
             forceColorScheme={s}
             cssVariablesSelector={`#design-${s}`}
             getRootElement={() => document.getElementById(`design-${s}`) ?? undefined}>
-            <div
-              id={`design-${s}`}
-              data-mantine-color-scheme={s}
-              style={{ background: 'var(--b-bg)', color: 'var(--b-ink)', padding: 20, borderRadius: 8, colorScheme: s }}>
+            <div id={`design-${s}`} data-mantine-color-scheme={s} className="scheme">
               <Sheet of={s} />
             </div>
           </MantineProvider>
@@ -106,12 +104,10 @@ function Sheet({ of }: { of: string }) {
   }))
   return (
     <div className="stack wide">
-      <div className="row wrap" style={{ gap: 6 }}>
+      <div className="row wrap gap-6">
         {colours.map((c) => (
-          <span key={c} className="small" style={{ width: 74 }}>
-            <span
-              style={{ display: 'block', height: 26, borderRadius: 4, background: `var(--b-${c})`, border: '1px solid var(--b-line)' }}
-            />
+          <span key={c} className="small w-70">
+            <Swatch of={c} />
             {c}
           </span>
         ))}

@@ -3,6 +3,9 @@ import { useDebouncedCallback } from '@mantine/hooks'
 import { useEffect, useRef, useState } from 'react'
 import { Icon } from './icons'
 
+/** Whether a text has what is searched for, in any case. */
+export const holds = (text: string, q: string | undefined): boolean => !q || text.toLowerCase().includes(q.toLowerCase())
+
 /** What a list is searched for. It lives in the address: what is typed goes there a moment later, and what changes there shows here. */
 export function SearchField(p: { label: string; value: string | undefined; onFind: (text: string | undefined) => void; width?: number }) {
   const there = p.value ?? ''

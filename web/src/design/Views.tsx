@@ -86,7 +86,7 @@ export function Views({ table, now, onOpen }: { table: string; now: Omit<View, '
             required
             data-autofocus
           />
-          <div className="row" style={{ justifyContent: 'flex-end' }}>
+          <div className="row to-end">
             <Button onClick={() => setAsking(false)}>{t('do.cancel')}</Button>
             <Button type="submit" variant="filled">
               {t('view.save')}

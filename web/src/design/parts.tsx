@@ -1,5 +1,5 @@
 import { Button, Modal, TextInput, Tooltip } from '@mantine/core'
-import { useEffect, useRef, useState, useSyncExternalStore, type CSSProperties, type ReactNode } from 'react'
+import { useEffect, useRef, useState, useSyncExternalStore, type ReactNode } from 'react'
 import { Problem } from '@/api/http'
 import { t, tAny } from '@/words'
 import { amount, slotAmount } from './amounts'
@@ -93,7 +93,7 @@ export function Cli({ line }: { line: string }) {
 export function PageHead({ title, sub, children }: { title: ReactNode; sub?: ReactNode; children?: ReactNode }) {
   return (
     <header className="pagehead">
-      <div className="stack tight" style={{ minWidth: 0 }}>
+      <div className="stack tight shrinks">
         <h1>{title}</h1>
         {sub && <div className="sub">{sub}</div>}
       </div>
@@ -138,8 +138,27 @@ export function ErrorState({ error, retry, what }: { error: unknown; retry?: () 
   )
 }
 
-export function Bone({ w = '100%', h = 14, style }: { w?: number | string; h?: number | string; style?: CSSProperties }) {
-  return <div className="bone" style={{ width: w, height: h, ...style }} />
+export function Bone({ w = '100%', h = 14 }: { w?: number | string; h?: number | string }) {
+  return <div className="bone" style={{ width: w, height: h }} />
+}
+
+/** How full a meter is. */
+export function Fill({ part, more = false }: { part: number; more?: boolean }) {
+  return <i className={more ? 'more' : ''} style={{ width: `${part * 100}%` }} />
+}
+
+/** A colour of the tokens. */
+export function Swatch({ of }: { of: string }) {
+  return <span className="swatch" style={{ background: `var(--b-${of})` }} />
+}
+
+/** The ground of a slider, filled as far as there is something free. */
+export function FreeTrack({ part, children }: { part: number; children: ReactNode }) {
+  return (
+    <div className="grow freetrack" style={{ ['--free' as string]: `${part}%` }}>
+      {children}
+    </div>
+  )
 }
 
 /** Lines of a layout that is being loaded. */
@@ -204,8 +223,8 @@ export function Meter({ slot, used, of, label, add }: { slot: string; used: unkn
           role="progressbar"
           aria-valuenow={Math.round(part * 100)}
           aria-label={typeof label === 'string' ? label : slot}>
-          <i style={{ width: `${(part + more) * 100}%`, opacity: more ? 0.45 : 1 }} />
-          {more > 0 && <i style={{ width: `${part * 100}%` }} />}
+          <Fill part={part + more} more={more > 0} />
+          {more > 0 && <Fill part={part} />}
         </div>
       )}
     </div>
@@ -268,9 +287,7 @@ export function ConfirmAction({
           e.preventDefault()
           void go()
         }}>
-        <div className="soft" style={{ fontSize: 13 }}>
-          {children}
-        </div>
+        <div className="soft text-m">{children}</div>
         {name && (
           <TextInput
             label={t('confirm.type', { name })}
@@ -281,7 +298,7 @@ export function ConfirmAction({
           />
         )}
         {error !== null && <ErrorState error={error} />}
-        <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <div className="row to-end">
           <Button onClick={onClose}>{t('do.cancel')}</Button>
           <Button
             type="submit"

@@ -34,3 +34,23 @@ test('no source makes styles or markup that the policy of the page refuses', () 
   const found = [...sources, 'index.html'].flatMap((f) => refused(readFileSync(f, 'utf8')).map((way) => `${f}: ${way}`))
   expect(found).toEqual([])
 })
+
+// What a page looks like stands in the tokens and in classes, once. Only what is computed while it is drawn has a style of its own: where a
+// row is, how full a meter is. Those parts are here, and each use is counted: a new one needs a reason.
+const computed: Record<string, number> = { 'src/design/DataTable.tsx': 5, 'src/design/parts.tsx': 4 }
+
+test('nothing but what is computed has a style of its own', () => {
+  const found: Record<string, number> = {}
+  for (const f of sources) {
+    const n = [...readFileSync(f, 'utf8').matchAll(/\bstyles?=\{|\.style\.[a-z]|\.style\[/gi)].length
+    if (n) found[f] = n
+  }
+  expect(found).toEqual(computed)
+})
+
+test('every class of place.css is used by a page or a part', () => {
+  const classes = new Set([...readFileSync('src/design/place.css', 'utf8').matchAll(/\.([a-z][a-z0-9-]*)/g)].map((m) => m[1]!))
+  expect(classes.size).toBeGreaterThan(40)
+  const text = sources.map((f) => readFileSync(f, 'utf8')).join('\n')
+  expect([...classes].filter((c) => !new RegExp(`[\\s"'\`]${c}[\\s"'\`$]`).test(text))).toEqual([])
+})

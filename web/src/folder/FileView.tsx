@@ -118,7 +118,7 @@ function File({
           )}
           {dirty && <> · {t('view.unsaved')}</>}
           {saved && !dirty && draft === null && (
-            <span role="status" style={{ color: 'var(--b-running)' }}>
+            <span className="good" role="status">
               {' '}
               · {t('view.saved')}
             </span>
@@ -162,17 +162,17 @@ function File({
         </button>
       </header>
       {error !== null && (
-        <div style={{ padding: 12 }}>
+        <div className="pad-s">
           <ErrorState error={error} />
         </div>
       )}
       {conflict && draft !== null && (
-        <div className="note" role="alert" style={{ margin: 12 }}>
+        <div className="note apart" role="alert">
           <Icon name="warn" />
           <div className="stack tight grow">
             <strong>{t('edit.conflict', { name, when: clock(conflict.modified) })}</strong>
             <span>{t('edit.conflict.text')}</span>
-            <div className="row wrap" style={{ marginTop: 4 }}>
+            <div className="row wrap over-4">
               <Button size="compact-sm" loading={busy} onClick={() => doing(() => write(draft, path))}>
                 {t('edit.mine')}
               </Button>
@@ -193,23 +193,23 @@ function File({
         </div>
       )}
       {draft !== null && entry && (parseInt(entry.mode, 8) & 0o111) !== 0 && (
-        <div className="note info" style={{ margin: 12 }}>
+        <div className="note info apart">
           <Icon name="info" />
           <span>{t('edit.mode')}</span>
         </div>
       )}
       {draft !== null && !entry && (
-        <div className="note" role="alert" style={{ margin: 12 }}>
+        <div className="note apart" role="alert">
           <Icon name="warn" />
           <span>{t('view.gone.text')}</span>
         </div>
       )}
       {q.isError && !c ? (
-        <div style={{ padding: 16 }}>
+        <div className="pad-m">
           <ErrorState error={q.error} retry={() => void q.refetch()} />
         </div>
       ) : !c ? (
-        <div style={{ padding: 16 }}>
+        <div className="pad-m">
           <Skeleton lines={8} />
         </div>
       ) : draft !== null ? (
@@ -231,7 +231,7 @@ function File({
         <Shown of={c} name={name} size={entry?.size ?? 0} folder={f.name} path={path} />
       )}
       <Modal opened={blocker.status === 'blocked'} onClose={() => blocker.reset?.()} title={t('view.unsaved')}>
-        <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <div className="row to-end">
           <Button onClick={() => blocker.reset?.()} data-autofocus>
             {t('do.back')}
           </Button>
@@ -266,7 +266,7 @@ function Shown({ of: c, name, size, folder, path }: { of: Content; name: string;
   return (
     <>
       {!c.whole && (
-        <div className="note" style={{ margin: 12 }}>
+        <div className="note apart">
           <Icon name="info" />
           <span>{t('view.large', { size: bytes(size), first: bytes(mostText) })}</span>
         </div>
@@ -326,9 +326,7 @@ function Notebook({ text }: { text: string }) {
   if (!cells)
     return (
       <>
-        <p className="small dim" style={{ padding: '8px 16px' }}>
-          {t('view.nbbad')}
-        </p>
+        <p className="small dim pad-line">{t('view.nbbad')}</p>
         <pre className="text" tabIndex={0}>
           {text}
         </pre>
@@ -348,7 +346,7 @@ function Notebook({ text }: { text: string }) {
           ))}
         </div>
       ))}
-      <div style={{ padding: 12 }}>
+      <div className="pad-s">
         <Cli line="berth notebook" />
       </div>
     </div>

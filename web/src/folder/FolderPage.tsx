@@ -39,7 +39,7 @@ export function FolderPage() {
     return (
       <div className="page">
         <ErrorState error={q.error} retry={() => void q.refetch()} />
-        <Button component={Link} to="/data" style={{ alignSelf: 'flex-start' }}>
+        <Button className="self-start" component={Link} to="/data">
           {t('folder.all')}
         </Button>
       </div>
@@ -48,7 +48,7 @@ export function FolderPage() {
     return (
       <div className="page">
         <Bone w={240} h={28} />
-        <div className="panel" style={{ padding: 16 }}>
+        <div className="panel pad-m">
           <Skeleton lines={8} />
         </div>
       </div>
@@ -99,11 +99,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
       title: t('col.name'),
       width: 'minmax(200px, 1fr)',
       cell: (e) => (
-        <button
-          type="button"
-          className="copy"
-          style={{ color: 'var(--b-ink)', padding: 0 }}
-          onClick={() => (e.type === 'DIRECTORY' ? open(full(e.name)) : view(e.name))}>
+        <button type="button" className="copy ink pad-0" onClick={() => (e.type === 'DIRECTORY' ? open(full(e.name)) : view(e.name))}>
           <Icon name={e.type === 'DIRECTORY' ? 'folder' : 'file'} />
           <span>{e.name}</span>
           {e.symlink_target && <span className="dim">→ {e.symlink_target}</span>}
@@ -123,7 +119,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
   const chosen = [...selected]
   return (
     <div
-      className="page"
+      className={`page${over ? ' dropping' : ''}`}
       onDragOver={(e) => {
         if (can('write_content') && e.dataTransfer.types.includes('Files')) {
           e.preventDefault()
@@ -138,8 +134,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
         if (!can('write_content')) return
         e.preventDefault()
         void droppedFiles(e.dataTransfer).then(send, setError)
-      }}
-      style={over ? { outline: '2px dashed var(--b-accent)', outlineOffset: -8 } : {}}>
+      }}>
       <PageHead
         title={
           <span className="row">
@@ -235,12 +230,12 @@ function Browser({ of: f }: { of: FolderDetail }) {
         }}
       />
       <div className="row wrap">
-        <nav className="row wrap grow" aria-label={t('file.path')} style={{ gap: 4, fontSize: 13 }}>
+        <nav className="row wrap grow gap-4 text-m" aria-label={t('file.path')}>
           <button type="button" className="copy" onClick={() => open('.')} aria-current={parts.length === 0 ? 'page' : undefined}>
             {f.name}
           </button>
           {parts.map((p, i) => (
-            <span key={i} className="row" style={{ gap: 4 }}>
+            <span key={i} className="row gap-4">
               <span className="dim">/</span>
               <button
                 type="button"
@@ -252,7 +247,7 @@ function Browser({ of: f }: { of: FolderDetail }) {
             </span>
           ))}
           {search.file && (
-            <span className="row" style={{ gap: 4 }} aria-current="page">
+            <span className="row gap-4" aria-current="page">
               <span className="dim">/</span>
               <span>{search.file}</span>
             </span>
@@ -479,7 +474,7 @@ function AskForm({
     <form className="stack" onSubmit={submit}>
       <TextInput label={label} value={value} onChange={(e) => setValue(e.currentTarget.value)} required data-autofocus />
       {error !== null && <ErrorState error={error} />}
-      <div className="row" style={{ justifyContent: 'flex-end' }}>
+      <div className="row to-end">
         <Button onClick={onClose}>{t('do.cancel')}</Button>
         <Button type="submit" variant="filled" loading={busy} disabled={!value.trim() || value === start}>
           {verb}

@@ -6,6 +6,7 @@ import { bytes } from '@/design/amounts'
 import { Listing, RowLink, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { Ago, ConfirmAction, EmptyState, ErrorState, PageHead, Skeleton, StateBadge, toast, useTitle } from '@/design/parts'
+import { holds, SearchField } from '@/design/SearchField'
 import { isAdmin, useMe, useProject } from '@/tenancy/me'
 import { t, tAny } from '@/words'
 import {
@@ -36,12 +37,10 @@ export function FoldersPage() {
   const invitations = useQuery(invitationsQuery)
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const [asking, setAsking] = useState<'' | 'trash' | 'purge'>('')
-  const [find, setFind] = useState('')
   const [dropped, setDropped] = useState<Dropped[]>([])
   const [over, setOver] = useState(false)
   const tab = search.tab ?? 'folders'
-  const match = (f: Folder) => f.name.toLowerCase().includes(find.toLowerCase())
-  const folders = q.data?.filter((f) => !isTrash(f) && match(f))
+  const folders = q.data?.filter((f) => !isTrash(f) && holds(f.name, search.q))
   const trash = q.data?.filter((f) => f.status === 'delete-pending' || f.status === 'delete-error' || f.status === 'delete-ongoing')
   const look = () => client.invalidateQueries({ queryKey: ['folder'] })
   const all = (what: (id: string) => Promise<unknown>) => async () => {
@@ -102,7 +101,7 @@ export function FoldersPage() {
   }
   return (
     <div
-      className="page"
+      className={`page${over ? ' dropping' : ''}`}
       onDragOver={(e) => {
         if (!e.dataTransfer.types.includes('Files')) return
         e.preventDefault()
@@ -121,8 +120,7 @@ export function FoldersPage() {
           },
           (err: Error) => toast(err.message),
         )
-      }}
-      style={over ? { outline: '2px dashed var(--b-accent)', outlineOffset: -8 } : {}}>
+      }}>
       <Modal opened={dropped.length > 0} onClose={() => setDropped([])} title={t('drop.title')}>
         <div className="stack">
           <p className="small soft">{t('drop.text', { n: dropped.length })}</p>
@@ -134,7 +132,21 @@ export function FoldersPage() {
           {writable.length === 0 && <p>{t('folder.none')}</p>}
         </div>
       </Modal>
-      <PageHead title={t('nav.data')}>{make}</PageHead>
+      <PageHead title={t('nav.data')}>
+        {tab === 'folders' && ((q.data?.length ?? 0) > 8 || search.q) && (
+          <SearchField
+            label={t('folder.find')}
+            value={search.q}
+            onFind={(text) =>
+              void go({
+                search: ({ q: _, ...old }) => (text ? { ...old, q: text } : old),
+                replace: true,
+              })
+            }
+          />
+        )}
+        {make}
+      </PageHead>
       <Tabs
         value={tab}
         onChange={(v) => {
@@ -151,18 +163,6 @@ export function FoldersPage() {
           <Tabs.Tab value="trash" rightSection={trash?.length ? <span className="tag">{trash.length}</span> : null}>
             {t('folder.trash')}
           </Tabs.Tab>
-          {tab === 'folders' && (q.data?.length ?? 0) > 8 && (
-            <TextInput
-              type="search"
-              size="xs"
-              ml="auto"
-              w={220}
-              placeholder={t('folder.find')}
-              aria-label={t('folder.find')}
-              value={find}
-              onChange={(e) => setFind(e.currentTarget.value)}
-            />
-          )}
         </Tabs.List>
       </Tabs>
       {tab === 'folders' && q.data && <Spaces of={q.data} />}
@@ -211,7 +211,7 @@ export function FoldersPage() {
                 <EmptyState title={t('folder.trash.none')} text={t('folder.trash.text')} cli="berth folder restore NAME" />
               ) : (
                 <EmptyState
-                  title={find ? t('folder.nomatch') : t('folder.none')}
+                  title={search.q ? t('folder.nomatch') : t('folder.none')}
                   text={t('folder.none.text')}
                   action={make}
                   cli="berth folder create data"
@@ -306,7 +306,7 @@ function Make({ open, onClose }: { open: boolean; onClose: () => void }) {
         )}
         <Checkbox label={t('folder.cloneable')} checked={cloneable} onChange={(e) => setCloneable(e.currentTarget.checked)} />
         {error !== null && <ErrorState error={error} />}
-        <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <div className="row to-end">
           <Button onClick={onClose}>{t('do.cancel')}</Button>
           <Button type="submit" variant="filled" loading={busy}>
             {t('folder.create')}
@@ -344,7 +344,7 @@ function Invitations() {
             <div key={i.id} className="row wrap">
               <Icon name="folder" />
               <div className="grow">
-                <strong style={{ fontWeight: 500 }}>{i.vfolder_name}</strong>
+                <strong className="medium">{i.vfolder_name}</strong>
                 <div className="small soft">
                   {t('folder.inv.from', { who: i.inviter, right: tAny(`perm.${i.perm}`, i.perm) })} · <Ago at={i.created_at} />
                 </div>
@@ -360,7 +360,7 @@ function Invitations() {
         </div>
       )}
       {error !== null && (
-        <div style={{ padding: 16 }}>
+        <div className="pad-m">
           <ErrorState error={error} />
         </div>
       )}

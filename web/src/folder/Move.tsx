@@ -69,24 +69,24 @@ function Inside({
   return (
     <div className="stack">
       <span className="mono soft">{t('file.move.to', { path: at === '.' ? f.name : `${f.name}/${at}` })}</span>
-      <div className="panel" style={{ maxHeight: 260, overflow: 'auto', minHeight: 120 }}>
+      <div className="panel scroll-m min-h-120">
         {q.isError ? (
-          <div style={{ padding: 12 }}>
+          <div className="pad-s">
             <ErrorState error={q.error} retry={() => void q.refetch()} />
           </div>
         ) : !q.data ? (
-          <div style={{ padding: 12 }}>
+          <div className="pad-s">
             <Skeleton lines={3} />
           </div>
         ) : (
           <div className="lines">
             {up !== null && (
-              <button type="button" className="copy row" style={{ width: '100%' }} onClick={() => setAt(up)}>
+              <button type="button" className="copy row w-all" onClick={() => setAt(up)}>
                 <Icon name="up" size={14} /> {t('file.up')}
               </button>
             )}
             {dirs.map((d) => (
-              <button key={d.name} type="button" className="copy row" style={{ width: '100%' }} onClick={() => setAt(join(at, d.name))}>
+              <button key={d.name} type="button" className="copy row w-all" onClick={() => setAt(join(at, d.name))}>
                 <Icon name="folder" /> <span className="cut">{d.name}</span>
               </button>
             ))}
@@ -96,7 +96,7 @@ function Inside({
       </div>
       {error !== null && <ErrorState error={error} />}
       <Cli line={`berth folder mv ${names.map((n) => `${f.name}:${join(from, n)}`).join(' ')} ${f.name}:${at === '.' ? '' : at}`} />
-      <div className="row" style={{ justifyContent: 'flex-end' }}>
+      <div className="row to-end">
         <Button onClick={onClose}>{t('do.cancel')}</Button>
         <Why reason={why}>
           <Button variant="filled" loading={busy} disabled={!!why} onClick={() => void go()}>

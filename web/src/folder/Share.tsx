@@ -34,7 +34,7 @@ export function ShareDialog({ open, onClose, of: f }: { open: boolean; onClose: 
   return (
     <Modal opened={open} onClose={onClose} title={t('share.title', { name: f.name })} size={520}>
       <form className="stack" onSubmit={submit}>
-        <div className="row" style={{ alignItems: 'flex-end' }}>
+        <div className="row to-bottom">
           <TextInput
             type="email"
             label={t('share.who')}

@@ -33,7 +33,7 @@ export function Space({ of: f }: { of: Folder }) {
   const q = useQuery({ ...quotaQuery(f.id), enabled: f.is_owner || f.ownership_type === 'group' }).data
   if (!q?.limit_bytes) return null
   return (
-    <div style={{ maxWidth: 320 }}>
+    <div className="max-320">
       <Bar of={q} whose={f.ownership_type === 'group' ? (f.group_name ?? '') : f.is_owner ? t('quota.mine') : (f.user_email ?? '')} />
     </div>
   )

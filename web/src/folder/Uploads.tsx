@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from 'react'
 import { bytes } from '@/design/amounts'
 import { Icon } from '@/design/icons'
 import { t } from '@/words'
-import { toast } from '@/design/parts'
+import { Fill, toast } from '@/design/parts'
 import { useMe } from '@/tenancy/me'
 import { forget, matching, taken, unfinishedOf, useUnfinished } from './unfinished'
 import { again, clearDone, drop, goOn, onUploaded, useTransfers } from './uploads'
@@ -42,12 +42,12 @@ export function Uploads() {
   const size = all.reduce((n, x) => n + x.size, 0)
   const done = all.length - going.length - failed.length
   return (
-    <section className="toasts" style={{ right: 'auto', left: 16, width: 360 }} aria-label={t('upload.title')}>
+    <section className="toasts at-left" aria-label={t('upload.title')}>
       <Interrupted inside />
-      <div className="toast" style={{ display: 'block', padding: 12 }}>
+      <div className="toast block pad-s">
         <div className="row">
           <Icon name={going.length ? 'upload' : failed.length ? 'warn' : 'check'} />
-          <strong className="grow" style={{ fontWeight: 500 }} role="status">
+          <strong className="grow medium" role="status">
             {going.length
               ? t('upload.going', { done, all: all.length })
               : failed.length
@@ -71,15 +71,15 @@ export function Uploads() {
           )}
         </div>
         {going.length > 0 && (
-          <div className="meter" style={{ margin: '8px 0' }}>
-            <i style={{ width: `${size ? (sent / size) * 100 : 0}%` }} />
+          <div className="meter between-8">
+            <Fill part={size ? sent / size : 0} />
           </div>
         )}
         {open && (
-          <div style={{ maxHeight: 200, overflow: 'auto' }}>
+          <div className="scroll-s">
             {[...failed, ...going].slice(0, 60).map((x) => (
-              <div key={x.id} className="row small" style={{ padding: '3px 0' }}>
-                <span className="grow cut" title={x.error || x.path} style={x.error ? { color: 'var(--b-failed)' } : {}}>
+              <div key={x.id} className="row small pad-row">
+                <span className={`grow cut${x.error ? ' bad' : ''}`} title={x.error || x.path}>
                   {x.path}
                   {x.error && `: ${x.error}`}
                 </span>
@@ -116,17 +116,15 @@ function Interrupted({ inside = false }: { inside?: boolean }) {
     goOn(found)
   }
   const note = (
-    <div className="toast" style={{ display: 'block', padding: 12 }}>
+    <div className="toast block pad-s">
       <div className="row">
         <Icon name="upload" />
-        <strong className="grow" style={{ fontWeight: 500 }} role="status">
+        <strong className="grow medium" role="status">
           {t('upload.interrupted', { n: cut.length })}
         </strong>
       </div>
-      <p className="small soft" style={{ margin: '6px 0' }}>
-        {t('upload.choose.text')}
-      </p>
-      <div style={{ maxHeight: 140, overflow: 'auto' }}>
+      <p className="small soft between-8">{t('upload.choose.text')}</p>
+      <div className="scroll-s">
         {cut.slice(0, 60).map((u) => (
           <div key={u.folder + u.path} className="row small">
             <span className="grow cut" title={`${u.folderName}/${u.path}`}>
@@ -143,7 +141,7 @@ function Interrupted({ inside = false }: { inside?: boolean }) {
           </div>
         ))}
       </div>
-      <div className="row" style={{ marginTop: 8 }}>
+      <div className="row over-8">
         <Button size="compact-sm" variant="filled" onClick={() => pick.current?.click()}>
           {t('upload.choose', { n: cut.length })}
         </Button>
@@ -180,7 +178,7 @@ function Interrupted({ inside = false }: { inside?: boolean }) {
   return inside ? (
     note
   ) : (
-    <section className="toasts" style={{ right: 'auto', left: 16, width: 360 }} aria-label={t('upload.title')}>
+    <section className="toasts at-left" aria-label={t('upload.title')}>
       {note}
     </section>
   )

@@ -1,17 +1,21 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
-import type { FolderHosts, FolderItem, FolderShareList, InvitationList, InvitedUsers, Quota, Ticket } from '@/api/types'
+import type {
+  Folder as WireFolder,
+  FolderEntry,
+  FolderHosts,
+  FolderItem,
+  FolderShareList,
+  InvitationList,
+  InvitedUsers,
+  Quota,
+  Ticket,
+} from '@/api/types'
 
 export type { Quota } from '@/api/types'
 export type Folder = FolderItem
 
-export interface FolderDetail extends Folder {
-  used_bytes: number | null
-  num_files: number | null
-  complete: boolean | null
-  sized_at: string | null
-  permissions: string[]
-}
+export type FolderDetail = WireFolder
 
 export const foldersQuery = queryOptions({
   queryKey: ['folder', 'list'],
@@ -44,15 +48,7 @@ export function dashed(id: string): string {
   return id.length === 32 ? id.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5') : id
 }
 
-export interface File {
-  name: string
-  type: string
-  size: number
-  mode: string
-  created: string
-  modified: string
-  symlink_target?: string
-}
+export type File = FolderEntry
 export const filesQuery = (id: string, path: string) =>
   queryOptions({
     queryKey: ['folder', 'files', id, path],

@@ -1,5 +1,5 @@
 /** A logo in one style for every image: its first letters on a colour of the neutral scale. */
-export function ImageMark({ name, size = 24 }: { name: string; size?: number }) {
+export function ImageMark({ name, size = 'small' }: { name: string; size?: 'small' | 'large' }) {
   const word = name.split('/').pop() ?? name
   const known: Record<string, string> = {
     python: 'Py',
@@ -14,22 +14,7 @@ export function ImageMark({ name, size = 24 }: { name: string; size?: number }) 
   }
   const text = known[word.split(/[-.:]/)[0]!.toLowerCase()] ?? word.slice(0, 2)
   return (
-    <span
-      aria-hidden="true"
-      className="mono"
-      style={{
-        width: size,
-        height: size,
-        borderRadius: 5,
-        display: 'inline-grid',
-        placeItems: 'center',
-        flex: 'none',
-        background: 'var(--b-sunken)',
-        color: 'var(--b-ink-2)',
-        fontSize: size * 0.42,
-        fontWeight: 600,
-        border: '1px solid var(--b-line)',
-      }}>
+    <span aria-hidden="true" className={`mono imagemark ${size}`}>
       {text}
     </span>
   )

@@ -1,16 +1,18 @@
 import { Button, Modal, TextInput } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
-import { useMemo, useState, type FormEvent } from 'react'
+import { useState, type FormEvent } from 'react'
 import { mutate } from '@/api/http'
 import { bytes, slotAmount, slotName } from '@/design/amounts'
-import { Listing, type Column } from '@/design/DataTable'
+import { DataTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
+import { usePaged } from '@/design/paged'
 import { Ago, Cli, Copy, EmptyState, ErrorState, Facts, PageHead, useTitle } from '@/design/parts'
+import { SearchField } from '@/design/SearchField'
 import { isSuper, useMe } from '@/tenancy/me'
 import { t } from '@/words'
 import { ImageMark } from './ImageMark'
-import { appsOf, imagesQuery, label, referenceOf, type Image } from './queries'
+import { appsOf, imageFilter, imageQuery, label, listImages, referenceOf, type Image } from './queries'
 
 const route = getRouteApi('/images')
 
@@ -19,6 +21,7 @@ const columns = (start: (i: Image) => void): Column<Image>[] => [
     id: 'name',
     title: t('col.name'),
     width: 'minmax(220px, 2fr)',
+    sort: 'name',
     cell: (i) => (
       <span className="row">
         <ImageMark name={i.name} />
@@ -42,13 +45,14 @@ const columns = (start: (i: Image) => void): Column<Image>[] => [
     wide: true,
     cell: (i) => i.aliases.join(', ') || <span className="dim">–</span>,
   },
-  { id: 'arch', title: t('image.arch'), width: '100px', wide: true, cell: (i) => i.architecture },
+  { id: 'arch', title: t('image.arch'), width: '100px', wide: true, sort: 'architecture', cell: (i) => i.architecture },
   {
     id: 'size',
     title: t('col.size'),
     width: '100px',
     num: true,
     wide: true,
+    sort: 'size_bytes',
     cell: (i) => (Number(i.size_bytes) > 0 ? bytes(i.size_bytes) : '–'),
   },
   {
@@ -80,46 +84,34 @@ export function ImagesPage() {
   const search = route.useSearch()
   const go = useNavigate({ from: '/images' })
   useTitle(t('nav.images'))
-  const q = useQuery(imagesQuery)
+  const filter = imageFilter(search.q)
+  const order = search.order ?? 'name'
+  const paged = usePaged<Image>(['image', 'list', filter, order], (l, o, s) => listImages(filter, order, l, o, s))
   const [open, setOpen] = useState<Image | null>(null)
-  const find = (search.q ?? '').toLowerCase()
-  const rows = useMemo(
-    () =>
-      q.data
-        ?.filter((i) => `${referenceOf(i)} ${i.aliases.join(' ')}`.toLowerCase().includes(find))
-        .sort((a, b) => a.name.localeCompare(b.name) || b.tag.localeCompare(a.tag, undefined, { numeric: true })),
-    [q.data, find],
-  )
+  const set = (part: Partial<typeof search>) => void go({ search: (old) => ({ ...old, ...part }), replace: true })
   const start = (i: Image) => void go({ to: '/sessions/new', search: { image: referenceOf(i) } })
   return (
     <div className="page">
       <PageHead title={t('nav.images')}>
-        <TextInput
-          type="search"
-          w={240}
-          placeholder={t('images.find')}
-          aria-label={t('images.find')}
-          value={search.q ?? ''}
-          leftSection={<Icon name="search" size={14} />}
-          onChange={(e) => {
-            const v = e.currentTarget.value
-            void go({ search: v ? { q: v } : {}, replace: true })
-          }}
-        />
+        <SearchField label={t('images.find')} value={search.q} onFind={(q) => set({ q } as Partial<typeof search>)} />
       </PageHead>
       <div className="panel">
-        <Listing
+        <DataTable
           label={t('nav.images')}
           columns={columns(start)}
-          rows={rows}
+          total={paged.total}
+          row={paged.row}
           rowKey={(i) => i.id}
+          onRange={paged.onRange}
           onOpen={setOpen}
-          error={q.error}
-          retry={() => void q.refetch()}
+          order={order}
+          onOrder={(o) => set({ order: o })}
+          error={paged.error}
+          retry={paged.retry}
           empty={
             <EmptyState
-              title={find ? t('images.nomatch') : t('image.none')}
-              text={find ? '' : t('image.none.text')}
+              title={search.q ? t('images.nomatch') : t('image.none')}
+              text={search.q ? '' : t('image.none.text')}
               cli="berth image list"
             />
           }
@@ -137,6 +129,7 @@ function Detail({ of: i, start }: { of: Image; start: () => void }) {
   const client = useQueryClient()
   const [alias, setAlias] = useState('')
   const [error, setError] = useState<unknown>(null)
+  const used = useQuery(imageQuery(i.id)).data?.last_used_at
   const add = (e: FormEvent) => {
     e.preventDefault()
     setError(null)
@@ -172,7 +165,7 @@ function Detail({ of: i, start }: { of: Image; start: () => void }) {
               .map((l) => `${slotAmount(l.key, l.min)} ${l.key === 'mem' ? '' : slotName(l.key)}`)
               .join(', ') || '–',
           ],
-          [t('image.used'), <Ago key="u" at={i.last_used_at} />],
+          [t('image.used'), <Ago key="u" at={used} />],
         ]}
       />
       <Cli line={`berth run ${i.aliases[0] ?? referenceOf(i)}`} />

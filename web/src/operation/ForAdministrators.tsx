@@ -6,14 +6,16 @@ import { ClusterUse } from '@/resource/ClusterUse'
 import { illAgentsQuery, schedulerQuery } from '@/resource/queries'
 import { queueQuery } from '@/session/queries'
 import { t, tAny } from '@/words'
+import { Holders } from './ForDomain'
 
 /** For administrators: who uses the cluster now and over time, which agents are not well, and what waits for what. */
 export function ForAdministrators() {
   return (
     <>
       <ClusterNow />
-      <ClusterUse />
       <Queue />
+      <Holders />
+      <ClusterUse />
     </>
   )
 }
@@ -35,9 +37,11 @@ function Queue() {
     <Panel
       title={t('home.queue')}
       acts={
-        <Link to="/sessions" search={{ status: 'waiting' }} className="small">
-          {sched.data ? t('home.all', { n: waiting }) : t('do.open')}
-        </Link>
+        waiting > 0 && (
+          <Link to="/sessions" search={{ status: 'waiting' }} className="small">
+            {t('home.all', { n: waiting })}
+          </Link>
+        )
       }>
       {sched.isError && !sched.data ? (
         <ErrorState error={sched.error} retry={() => void sched.refetch()} />

@@ -12,8 +12,9 @@ import { ImageMark } from '@/image/ImageMark'
 import { limitsQuery, type Limit } from '@/resource/queries'
 import { useAgain } from '@/session/again'
 import { mineQuery, recentQuery, useEnd, type Session } from '@/session/queries'
-import { isSuper, useMe, useProject } from '@/tenancy/me'
+import { isAdmin, isSuper, useMe, useProject } from '@/tenancy/me'
 import { t } from '@/words'
+import { ForDomain } from './ForDomain'
 import { ForAdministrators } from './ForAdministrators'
 import { announcementQuery } from './queries'
 import { Tour, useTour } from './Tour'
@@ -37,7 +38,7 @@ export function HomePage() {
       {said?.enabled && said.message && (
         <div className="note info" role="note">
           <Icon name="info" />
-          <span style={{ whiteSpace: 'pre-wrap' }}>{said.message}</span>
+          <span className="lines-kept">{said.message}</span>
         </div>
       )}
       <PageHead title={t('home.hello', { name: first })}>
@@ -108,7 +109,7 @@ export function HomePage() {
                   <div key={s.id} className="row">
                     <ImageMark name={s.image} />
                     <div className="grow">
-                      <Link to="/sessions/$id" params={{ id: s.id }} className="cut" style={{ display: 'block', color: 'var(--b-ink)' }}>
+                      <Link to="/sessions/$id" params={{ id: s.id }} className="cut block ink">
                         {s.name}
                       </Link>
                       <div className="row small dim">
@@ -130,7 +131,7 @@ export function HomePage() {
           )}
         </div>
         <div className="stack wide">
-          {isSuper(me) && <ForAdministrators />}
+          {isSuper(me) ? <ForAdministrators /> : isAdmin(me) && <ForDomain />}
           <Left />
           <Folders />
         </div>
@@ -146,7 +147,7 @@ export function HomePage() {
           await client.invalidateQueries({ queryKey: ['session'] })
         }}>
         <p>{t('session.end.loses')}</p>
-        <ul style={{ margin: '8px 0 0', paddingLeft: 18, maxHeight: 180, overflow: 'auto' }}>
+        <ul className="bullets over-8 scroll-s">
           {(sessions ?? []).map((s) => (
             <li key={s.id}>{s.name}</li>
           ))}
@@ -189,7 +190,7 @@ function Folders() {
       ) : (
         <div className="lines">
           {mine.slice(0, 5).map((f) => (
-            <Link key={f.id} to="/data/$folder" params={{ folder: f.id }} className="row" style={{ color: 'var(--b-ink)' }}>
+            <Link key={f.id} to="/data/$folder" params={{ folder: f.id }} className="row ink">
               <Icon name="folder" />
               <span className="grow cut">{f.name}</span>
               <span className="small dim">{f.is_owner ? '' : f.ownership_type === 'group' ? f.group_name : f.user_email}</span>
@@ -206,11 +207,11 @@ function Mine({ of: s }: { of: Session }) {
   const apps = s.apps.filter(forBrowser)
   const shown = [...apps.filter((a) => a.name !== 'ttyd'), ...apps.filter((a) => a.name === 'ttyd')].slice(0, 3)
   return (
-    <div className="row wrap" style={{ rowGap: 8 }}>
-      <ImageMark name={s.image} size={28} />
-      <div className="grow" style={{ minWidth: 180 }}>
+    <div className="row wrap gap-rows">
+      <ImageMark name={s.image} size="large" />
+      <div className="grow min-180">
         <div className="row">
-          <Link to="/sessions/$id" params={{ id: s.id }} className="cut" style={{ fontWeight: 500, color: 'var(--b-ink)' }}>
+          <Link to="/sessions/$id" params={{ id: s.id }} className="cut medium ink">
             {s.name}
           </Link>
           <StateBadge status={s.status} />
@@ -224,11 +225,7 @@ function Mine({ of: s }: { of: Session }) {
             </>
           ) : null}
         </div>
-        {s.status === 'PENDING' && s.why && (
-          <div className="small" style={{ color: 'var(--b-waiting)', marginTop: 2 }}>
-            {s.why}
-          </div>
-        )}
+        {s.status === 'PENDING' && s.why && <div className="small warn over-2">{s.why}</div>}
       </div>
       {running && (
         <div className="row wrap">

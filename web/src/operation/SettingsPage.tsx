@@ -63,7 +63,7 @@ function Announcement() {
           />
           <Switch label={t('set.show')} checked={on} onChange={(e) => setOn(e.currentTarget.checked)} />
           {error !== null && <ErrorState error={error} />}
-          <Button type="submit" variant="filled" loading={busy} style={{ alignSelf: 'flex-start' }} disabled={on && !text.trim()}>
+          <Button className="self-start" type="submit" variant="filled" loading={busy} disabled={on && !text.trim()}>
             {t('do.save')}
           </Button>
         </form>
@@ -92,7 +92,7 @@ function Freeze() {
             ]}
           />
           <p className="soft small">{t('set.freeze.text')}</p>
-          <Button onClick={() => setAsk(true)} style={{ alignSelf: 'flex-start' }}>
+          <Button className="self-start" onClick={() => setAsk(true)}>
             {frozen ? t('set.thaw') : t('set.freeze')}
           </Button>
         </div>

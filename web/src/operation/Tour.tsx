@@ -7,7 +7,7 @@ import { Icon } from '@/design/icons'
 import { Cli, ErrorState, StateBadge } from '@/design/parts'
 import { isOver } from '@/design/state'
 import { createFolder, foldersQuery } from '@/folder/queries'
-import { appsOf, imagesQuery, referenceOf } from '@/image/queries'
+import { appsOf, imageChoicesQuery, imageQuery, referenceOf } from '@/image/queries'
 import { presetsQuery } from '@/resource/queries'
 import { bodyOf, blank, nameFor, slotsOf } from '@/session/draft'
 import { createSession, sessionQuery } from '@/session/queries'
@@ -51,7 +51,9 @@ export function Tour({ way, change }: { way: Way; change: (w: Way) => void }) {
   const project = useProject()
   const client = useQueryClient()
   const folders = useQuery(foldersQuery).data
-  const images = useQuery(imagesQuery).data
+  const choices = useQuery(imageChoicesQuery('')).data?.items
+  const usual = useQuery({ ...imageQuery('python'), retry: false }).data
+  const images = choices && usual ? [...choices, usual] : choices
   const presets = useQuery(presetsQuery(project)).data
   const session = useQuery({ ...sessionQuery(way.session ?? ''), enabled: !!way.session }).data
   const [busy, setBusy] = useState(false)
@@ -154,7 +156,7 @@ export function Tour({ way, change }: { way: Way; change: (w: Way) => void }) {
         </Step>
       </ol>
       {error !== null && (
-        <div style={{ padding: 16 }}>
+        <div className="pad-m">
           <ErrorState error={error} />
         </div>
       )}
@@ -178,14 +180,14 @@ function Step({
   children?: ReactNode
 }) {
   return (
-    <li className="row wrap" style={{ rowGap: 8 }}>
+    <li className="row wrap gap-rows">
       <span className={`stepmark${done ? ' done' : ''}`} {...(done ? { role: 'img', 'aria-label': t('tour.done') } : {})}>
         {done ? <Icon name="check" size={14} /> : n}
       </span>
-      <div className="grow" style={{ minWidth: 220 }}>
-        <strong style={{ fontWeight: 600 }}>{title}</strong>
+      <div className="grow min-220">
+        <strong className="strong">{title}</strong>
         <div className="small soft">{text}</div>
-        <div style={{ marginTop: 6, maxWidth: 420 }}>
+        <div className="over-8 max-420">
           <Cli line={cli} />
         </div>
       </div>

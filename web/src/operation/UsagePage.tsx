@@ -13,20 +13,11 @@ import { schedulerQuery, slotsQuery } from '@/resource/queries'
 import { isSuper, useMe } from '@/tenancy/me'
 import { t, type Word } from '@/words'
 import { pricesQuery, removePrice, seriesQuery, setPrice, usageQuery } from './queries'
-import { periodOf, seriesCSV } from './trend'
+import { months, periodOf, rounded, seriesCSV } from './trend'
 import { UsageTrend } from './UsageTrend'
 
 const route = getRouteApi('/admin/usage')
 const groupings = ['project', 'user', 'domain', 'resource-group'] as const
-
-/** The last twelve months, the newest first, as the API names them. */
-export function months(now: Date): { value: string; label: string }[] {
-  return Array.from({ length: 12 }, (_, i) => {
-    const m = new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - i, 1))
-    const text = m.toISOString()
-    return { value: text.slice(0, 4) + text.slice(5, 7), label: text.slice(0, 7) }
-  })
-}
 
 /** A report for spreadsheets: exact hours, a column for each resource. */
 export function reportCSV(r: UsageReport): string {
@@ -42,12 +33,6 @@ export function reportCSV(r: UsageReport): string {
 const slotsOf = (r: UsageReport) => order([...new Set(r.rows.flatMap((row) => row.slots.map((s) => s.slot)))])
 const hoursOf = (row: UsageRow, slot: string) => row.slots.find((s) => s.slot === slot)?.hours
 
-/** Hours and costs as people read them; what is small is not nothing. */
-export function rounded(text: string): string {
-  const n = Number(text)
-  if (n > 0 && n < 0.01) return '< 0.01'
-  return n.toLocaleString(undefined, { maximumFractionDigits: n < 10 ? 2 : 0 })
-}
 const round = (n: string | undefined | null) => (n === undefined || n === null ? <span className="dim">–</span> : rounded(n))
 
 export function UsagePage() {

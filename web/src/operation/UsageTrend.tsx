@@ -4,8 +4,7 @@ import { isMemory, slotName } from '@/design/amounts'
 import { Listing, type Column } from '@/design/DataTable'
 import { Bone, EmptyState, Panel } from '@/design/parts'
 import { t, type Word } from '@/words'
-import { figuresOf, linesOf, stepName, sumOf, type Line } from './trend'
-import { rounded } from './UsagePage'
+import { figuresOf, linesOf, stepName, sumOf, type Line, rounded } from './trend'
 
 const figureName = (f: string) => (f === 'cost' ? t('usage.cost') : t(isMemory(f) ? 'usage.gibh' : 'usage.hours', { slot: slotName(f) }))
 

@@ -87,3 +87,19 @@ export function periodOf(month: string, now: Date): { query: Record<string, stri
   const text = (d: Date) => d.toISOString().replace('.000Z', 'Z')
   return { query: { since: text(from), until: text(until) }, step: 'month' }
 }
+
+/** The last twelve months, the newest first, as the API names them. */
+export function months(now: Date): { value: string; label: string }[] {
+  return Array.from({ length: 12 }, (_, i) => {
+    const m = new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - i, 1))
+    const text = m.toISOString()
+    return { value: text.slice(0, 4) + text.slice(5, 7), label: text.slice(0, 7) }
+  })
+}
+
+/** Hours and costs as people read them; what is small is not nothing. */
+export function rounded(text: string): string {
+  const n = Number(text)
+  if (n > 0 && n < 0.01) return '< 0.01'
+  return n.toLocaleString(undefined, { maximumFractionDigits: n < 10 ? 2 : 0 })
+}

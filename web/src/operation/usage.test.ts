@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
-import { months, reportCSV, rounded } from './UsagePage'
+import { months, rounded } from './trend'
+import { reportCSV } from './UsagePage'
 
 test('what is small is not nothing', () => {
   expect(['0', '0.004', '3.14159', '12345.6'].map(rounded)).toEqual(['0', '< 0.01', '3.14', (12346).toLocaleString()])

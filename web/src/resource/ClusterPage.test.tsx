@@ -35,7 +35,7 @@ function cluster(total: number) {
 
 test('few agents are tiles without anything to choose', async () => {
   cluster(2)
-  show(<Agents search={{}} set={() => {}} onOpen={() => {}} />)
+  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={() => {}} />)
   expect(await screen.findByText('i-1')).toBeTruthy()
   expect(document.querySelectorAll('.tile').length).toBe(2)
   expect(screen.queryByRole('searchbox')).toBeNull()
@@ -47,11 +47,23 @@ const tall = () => {
   vi.spyOn(Element.prototype, 'clientWidth', 'get').mockReturnValue(1000)
 }
 
+test('an agent that takes work is drained from its tile; one that takes none is not offered that', async () => {
+  cluster(2)
+  const drain = vi.fn()
+  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={drain} />)
+  await userEvent.click(await screen.findByRole('button', { name: 'Drain agent i-1' }))
+  expect((drain.mock.calls[0]![0] as { id: string }).id).toBe('i-1')
+  answering(() => ({ data: { agent_list: { total_count: 1, items: [{ ...agent(7), schedulable: false }] } } }))
+  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={drain} />)
+  expect(await screen.findByText('i-7')).toBeTruthy()
+  expect(screen.queryByRole('button', { name: 'Drain agent i-7' })).toBeNull()
+})
+
 test('of five thousand agents a page is asked for and few rows are drawn', async () => {
   tall()
   const asked = cluster(5000)
   const set = vi.fn()
-  show(<Agents search={{}} set={set} onOpen={() => {}} />)
+  show(<Agents search={{}} set={set} onOpen={() => {}} onDrain={() => {}} />)
   expect(await screen.findByText('i-0')).toBeTruthy()
   const drawn = document.querySelectorAll('[role=row]').length
   expect(drawn).toBeGreaterThan(10)
@@ -66,9 +78,9 @@ test('of five thousand agents a page is asked for and few rows are drawn', async
 test('no agent at all says how one joins; none that is like that does not', async () => {
   cluster(0)
   const set = vi.fn()
-  const { again } = show(<Agents search={{}} set={set} onOpen={() => {}} />)
+  const { again } = show(<Agents search={{}} set={set} onOpen={() => {}} onDrain={() => {}} />)
   expect(await screen.findByText('No agent has joined')).toBeTruthy()
-  again(<Agents search={{ q: 'x' }} set={set} onOpen={() => {}} />)
+  again(<Agents search={{ q: 'x' }} set={set} onOpen={() => {}} onDrain={() => {}} />)
   expect(await screen.findByText('No agent is like that')).toBeTruthy()
   await userEvent.click(screen.getByRole('button', { name: 'Clear filters' }))
   expect(set).toHaveBeenLastCalledWith({ q: undefined, show: undefined })

@@ -1,7 +1,7 @@
 import { Button, Checkbox, Modal, Tabs, Tooltip } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
-import { useState } from 'react'
+import { useEffect, useState } from 'react'
 import { amount, bytes, order, slotLine, slotName } from '@/design/amounts'
 import { DataTable, Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
@@ -44,6 +44,7 @@ export function ClusterPage() {
   const open = search.agent ?? ''
   const setOpen = (id: string) => void go({ search: ({ agent: _, ...old }) => (id ? { ...old, agent: id } : old), replace: !id })
   const shown = useQuery({ ...agentRowQuery(open), enabled: !!open })
+  const [draining, setDraining] = useState<Agent | null>(null)
   const groups = scheduler.data?.scaling_groups
   return (
     <div className="page">
@@ -62,12 +63,12 @@ export function ClusterPage() {
           <div className="lines">
             {problems.data.map((p, i) => (
               <div key={i} className="row top">
-                <span style={{ color: p.severity === 'error' ? 'var(--b-failed)' : 'var(--b-waiting)', marginTop: 2 }}>
+                <span className={`over-2 ${p.severity === 'error' ? 'bad' : 'warn'}`}>
                   <Icon name="warn" />
                 </span>
                 <div className="grow stack tight">
                   <span>
-                    <strong style={{ fontWeight: 500 }}>{p.object}</strong> {p.detail}
+                    <strong className="medium">{p.object}</strong> {p.detail}
                   </span>
                   {p.next && <span className="soft small">{t('error.next', { next: p.next })}</span>}
                 </div>
@@ -91,10 +92,12 @@ export function ClusterPage() {
           search={search}
           set={(part) => void go({ search: (old) => ({ ...old, ...part }) as typeof old, replace: true })}
           onOpen={(a) => setOpen(a.id)}
+          onDrain={setDraining}
         />
       )}
       {tab === 'queue' && <Queue rows={queue.data?.items} error={queue.error} retry={() => void queue.refetch()} group={search.group} />}
       {tab === 'groups' && <Groups />}
+      <Drain of={draining} onClose={() => setDraining(null)} />
       <Modal opened={!!open} onClose={() => setOpen('')} title={open} size={680}>
         {shown.isError ? (
           <ErrorState error={shown.error} retry={() => void shown.refetch()} />
@@ -119,8 +122,14 @@ export interface AgentSearch {
   order?: string | undefined
 }
 
-export function Agents(p: { search: AgentSearch; set: (part: AgentSearch) => void; onOpen: (a: Agent) => void }) {
-  const { search, set, onOpen } = p
+interface AgentsProps {
+  search: AgentSearch
+  set: (part: AgentSearch) => void
+  onOpen: (a: Agent) => void
+  onDrain: (a: Agent) => void
+}
+
+export function Agents({ search, set, onOpen, onDrain }: AgentsProps) {
   const filter = agentFilter(search.q, search.show === 'ill' ? 'ill' : 'all')
   const order = search.order ?? agentOrder
   const paged = usePaged<Agent>(['resource', 'agents', filter, order], (l, o, s) => listAgents(filter, order, l, o, s), agentFigures)
@@ -147,6 +156,19 @@ export function Agents(p: { search: AgentSearch; set: (part: AgentSearch) => voi
     { id: 'mem', title: slotName('mem'), width: 'minmax(160px, 1fr)', wide: true, cell: (a) => held(a, 'mem') },
     { id: 'containers', title: t('cluster.kernels'), width: '90px', num: true, cell: (a) => a.container_count },
     { id: 'version', title: t('agent.version'), width: '120px', sort: 'version', wide: true, cell: (a) => a.version },
+    {
+      id: 'go',
+      title: '',
+      width: '90px',
+      wide: true,
+      cell: (a) =>
+        a.schedulable &&
+        a.status === 'ALIVE' && (
+          <Button size="compact-xs" onClick={() => onDrain(a)} aria-label={t('agent.drain.what', { name: a.id })}>
+            {t('agent.drain.short')}
+          </Button>
+        ),
+    },
   ]
   return (
     <>
@@ -171,7 +193,9 @@ export function Agents(p: { search: AgentSearch; set: (part: AgentSearch) => voi
         <Skeleton lines={4} h={40} />
       ) : few && paged.total > 0 ? (
         <div className="tiles">
-          {Array.from({ length: paged.total }, (_, i) => paged.row(i)).map((a) => a && <Tile key={a.id} of={a} onOpen={() => onOpen(a)} />)}
+          {Array.from({ length: paged.total }, (_, i) => paged.row(i)).map(
+            (a) => a && <Tile key={a.id} of={a} onOpen={() => onOpen(a)} onDrain={() => onDrain(a)} />,
+          )}
         </div>
       ) : (
         <div className="panel">
@@ -201,7 +225,7 @@ export function Agents(p: { search: AgentSearch; set: (part: AgentSearch) => voi
 }
 
 /** An agent with its devices as cells. Unmeasured devices say so instead of showing nothing. */
-function Tile({ of: a, onOpen }: { of: Agent; onOpen: () => void }) {
+function Tile({ of: a, onOpen, onDrain }: { of: Agent; onOpen: () => void; onDrain: () => void }) {
   const devices = a.hardware.filter((d) => d.Slot !== 'mem')
   const held = Object.fromEntries(
     Object.keys(a.available).map((s) => [s, { used: amount(a.occupied[s]) ?? 0, all: amount(a.available[s]) ?? 0 }]),
@@ -210,47 +234,91 @@ function Tile({ of: a, onOpen }: { of: Agent; onOpen: () => void }) {
   for (const [s, h] of Object.entries(held)) full[s] = h.all ? h.used / h.all : 0
   const seen: Record<string, number> = {}
   return (
-    <button type="button" className="tile" onClick={onOpen} aria-label={t('cluster.open', { name: a.id })}>
-      <span className="row">
-        <strong className="cut grow" style={{ fontWeight: 600 }}>
-          {a.id}
-        </strong>
-        <StateBadge status={stateOfAgent(a)} />
-      </span>
-      <span className="small dim">
-        {a.scaling_group} · {a.architecture}
-        {a.container_count ? ` · ${t('cluster.containers', { n: a.container_count })}` : ''}
-      </span>
-      <span className="cells" aria-hidden="true">
-        {devices.map((d) => {
-          const nth = (seen[d.Slot] = (seen[d.Slot] ?? 0) + 1)
-          const on = nth <= Math.round((full[d.Slot] ?? 0) * devices.filter((x) => x.Slot === d.Slot).length)
-          const stat = a.devices[d.Slot.replace(/\..*/, '') + '_util']?.[d.ID]
-          return (
-            <Tooltip
-              key={`${d.Slot}-${d.ID}`}
-              label={`${slotName(d.Slot)} ${d.ID}${d.Healthy ? '' : `: ${t('cluster.broken')}`}${stat ? ` · ${Math.round(Number(stat.pct))} %` : ''}`}>
-              <i className={!d.Healthy ? 'bad' : on ? 'on' : ''} />
-            </Tooltip>
-          )
-        })}
-      </span>
-      <span className="stack tight" style={{ gap: 8 }}>
-        {order(Object.keys(held)).map((s) => (
-          <Meter key={s} slot={s} used={held[s]!.used} of={held[s]!.all} label={slotName(s)} />
-        ))}
-      </span>
-      {a.node['cpu_util'] && (
+    <div className="holder">
+      <button type="button" className="tile" onClick={onOpen} aria-label={t('cluster.open', { name: a.id })}>
+        <span className="row">
+          <strong className="cut grow strong">{a.id}</strong>
+          <StateBadge status={stateOfAgent(a)} />
+        </span>
         <span className="small dim">
-          {t('cluster.measured', { cpu: Math.round(Number(a.node['cpu_util'].pct)), mem: bytes(a.node['mem']?.current) })}
+          {a.scaling_group} · {a.architecture}
+          {a.container_count ? ` · ${t('cluster.containers', { n: a.container_count })}` : ''}
         </span>
-      )}
-      {a.conditions.length > 0 && (
-        <span className="small" style={{ color: 'var(--b-failed)' }}>
-          {a.conditions.map((c) => c.detail ?? c.msg ?? c.kind).join('; ')}
+        <span className="cells" aria-hidden="true">
+          {devices.map((d) => {
+            const nth = (seen[d.Slot] = (seen[d.Slot] ?? 0) + 1)
+            const on = nth <= Math.round((full[d.Slot] ?? 0) * devices.filter((x) => x.Slot === d.Slot).length)
+            const stat = a.devices[d.Slot.replace(/\..*/, '') + '_util']?.[d.ID]
+            return (
+              <Tooltip
+                key={`${d.Slot}-${d.ID}`}
+                label={`${slotName(d.Slot)} ${d.ID}${d.Healthy ? '' : `: ${t('cluster.broken')}`}${stat ? ` · ${Math.round(Number(stat.pct))} %` : ''}`}>
+                <i className={!d.Healthy ? 'bad' : on ? 'on' : ''} />
+              </Tooltip>
+            )
+          })}
         </span>
+        <span className="stack tight gap-8">
+          {order(Object.keys(held)).map((s) => (
+            <Meter key={s} slot={s} used={held[s]!.used} of={held[s]!.all} label={slotName(s)} />
+          ))}
+        </span>
+        {a.node['cpu_util'] && (
+          <span className="small dim">
+            {t('cluster.measured', { cpu: Math.round(Number(a.node['cpu_util'].pct)), mem: bytes(a.node['mem']?.current) })}
+          </span>
+        )}
+        {a.conditions.length > 0 && <span className="small bad">{a.conditions.map((c) => c.detail ?? c.msg ?? c.kind).join('; ')}</span>}
+      </button>
+      {a.schedulable && a.status === 'ALIVE' && (
+        <Button className="tileact" size="compact-xs" onClick={onDrain} aria-label={t('agent.drain.what', { name: a.id })}>
+          {t('agent.drain.short')}
+        </Button>
       )}
-    </button>
+    </div>
+  )
+}
+
+/** Takes a node out: what will happen is written before. Sessions there end only when that is asked for. */
+function Drain({ of, onClose }: { of: Agent | null; onClose: () => void }) {
+  const client = useQueryClient()
+  const [end, setEnd] = useState(false)
+  const id = of?.id ?? ''
+  const n = useQuery({ ...agentQuery(id), enabled: !!of }).data?.session_count ?? of?.container_count ?? 0
+  useEffect(() => setEnd(false), [id])
+  return (
+    <ConfirmAction
+      open={!!of}
+      onClose={onClose}
+      title={t('agent.drain')}
+      verb={t('agent.drain')}
+      doing={t('agent.drain')}
+      danger={end}
+      onDo={async () => {
+        await cordon(id, false)
+        await client.invalidateQueries({ queryKey: ['resource'] })
+        if (!end) return
+        // What was on its way here when it was cordoned shows itself in a later look.
+        const work = await client.fetchQuery({ ...agentQuery(id), staleTime: 0 })
+        const ended = await Promise.allSettled(
+          work.sessions.filter((w) => w.status !== 'TERMINATING').map((w) => endSession(w.id, w.status !== 'RUNNING')),
+        )
+        const refused = ended.find((r) => r.status === 'rejected')
+        if (refused) throw refused.reason
+        await client.invalidateQueries({ queryKey: ['resource'] })
+      }}>
+      <div className="stack">
+        <span>{t('agent.drain.text', { name: id, n })}</span>
+        {n > 0 && (
+          <Checkbox
+            label={t('agent.drain.end', { n })}
+            description={t('agent.drain.end.text')}
+            checked={end}
+            onChange={(e) => setEnd(e.currentTarget.checked)}
+          />
+        )}
+      </div>
+    </ConfirmAction>
   )
 }
 
@@ -259,7 +327,6 @@ function AgentDetail({ of: a }: { of: Agent }) {
   const q = useQuery(agentQuery(a.id))
   const [ask, setAsk] = useState(false)
   const [drain, setDrain] = useState(false)
-  const [end, setEnd] = useState(false)
   const [error, setError] = useState<unknown>(null)
   const set = (on: boolean) => cordon(a.id, on).then(() => client.invalidateQueries({ queryKey: ['resource'] }))
   const n = q.data?.session_count ?? 0
@@ -294,7 +361,7 @@ function AgentDetail({ of: a }: { of: Agent }) {
         ) : q.data.sessions.length === 0 ? (
           <div className="body dim">{t('agent.idle')}</div>
         ) : (
-          <div className="lines" style={{ maxHeight: 260, overflow: 'auto' }}>
+          <div className="lines scroll-m">
             {q.data.sessions.map((s) => (
               <div key={s.id} className="row">
                 <Link to="/sessions/$id" params={{ id: s.id }} className="grow cut">
@@ -307,7 +374,7 @@ function AgentDetail({ of: a }: { of: Agent }) {
           </div>
         )}
       </Panel>
-      <Devices of={a} />
+      <Devices of={a} sessions={q.data?.sessions ?? []} />
       {!a.schedulable && q.data && (
         <div className="note info" role="status">
           <Icon name="info" />
@@ -328,15 +395,7 @@ function AgentDetail({ of: a }: { of: Agent }) {
             {t('agent.uncordon')}
           </Button>
         )}
-        {(a.schedulable || n > 0) && (
-          <Button
-            onClick={() => {
-              setEnd(false)
-              setDrain(true)
-            }}>
-            {t('agent.drain')}
-          </Button>
-        )}
+        {(a.schedulable || n > 0) && <Button onClick={() => setDrain(true)}>{t('agent.drain')}</Button>}
       </div>
       <Cli line={`berth agent drain ${a.id}`} />
       <ConfirmAction
@@ -349,37 +408,7 @@ function AgentDetail({ of: a }: { of: Agent }) {
         onDo={() => set(false)}>
         {t('agent.cordon.text', { n })}
       </ConfirmAction>
-      <ConfirmAction
-        open={drain}
-        onClose={() => setDrain(false)}
-        title={t('agent.drain')}
-        verb={t('agent.drain')}
-        doing={t('agent.drain')}
-        danger={end}
-        onDo={async () => {
-          await set(false)
-          if (!end) return
-          // What was on its way here when it was cordoned shows itself in a later look.
-          const work = await client.fetchQuery({ ...agentQuery(a.id), staleTime: 0 })
-          const ended = await Promise.allSettled(
-            work.sessions.filter((w) => w.status !== 'TERMINATING').map((w) => endSession(w.id, w.status !== 'RUNNING')),
-          )
-          const refused = ended.find((r) => r.status === 'rejected')
-          if (refused) throw refused.reason
-          await client.invalidateQueries({ queryKey: ['resource'] })
-        }}>
-        <div className="stack">
-          <span>{t('agent.drain.text', { name: a.id, n })}</span>
-          {n > 0 && (
-            <Checkbox
-              label={t('agent.drain.end', { n })}
-              description={t('agent.drain.end.text')}
-              checked={end}
-              onChange={(e) => setEnd(e.currentTarget.checked)}
-            />
-          )}
-        </div>
-      </ConfirmAction>
+      <Drain of={drain ? a : null} onClose={() => setDrain(false)} />
     </div>
   )
 }
@@ -396,7 +425,7 @@ function Queue(p: { rows: Session[] | undefined; error: unknown; retry: () => vo
       title: t('col.name'),
       width: 'minmax(160px, 1fr)',
       cell: (s) => (
-        <Link to="/sessions/$id" params={{ id: s.id }} style={{ color: 'var(--b-ink)' }}>
+        <Link className="ink" to="/sessions/$id" params={{ id: s.id }}>
           {s.name}
         </Link>
       ),

@@ -54,15 +54,22 @@ export function ClusterUse() {
       ) : !use.data.series[0]?.points.length ? (
         <span className="soft">{t('cluster.use.none')}</span>
       ) : (
-        <div className="stack">
-          {figures.map((f) => (
-            <div key={f.id} className="stack tight">
-              <span className="soft small">{t(`cluster.use.${f.id}`)}</span>
-              <Suspense fallback={<Skeleton lines={1} h={84} />}>
-                <Chart series={seriesOf(use.data, f.of)} format={f.format} />
-              </Suspense>
-            </div>
-          ))}
+        <div className="uses">
+          {figures.map((f) => {
+            const series = seriesOf(use.data, f.of)
+            return (
+              <div key={f.id} className="stack tight">
+                <span className="soft small">{t(`cluster.use.${f.id}`)}</span>
+                {series.values.every((v) => v === null) ? (
+                  <span className="dim small">{t('agent.device.unmeasured')}</span>
+                ) : (
+                  <Suspense fallback={<Skeleton lines={1} h={84} />}>
+                    <Chart series={series} format={f.format} />
+                  </Suspense>
+                )}
+              </div>
+            )
+          })}
         </div>
       )}
     </Panel>

@@ -6,6 +6,7 @@ import { amount, bytes, isMemory, order, slotLine, slotName } from '@/design/amo
 import { Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { ConfirmAction, EmptyState, ErrorState, PageHead, toast, useTitle } from '@/design/parts'
+import { holds, SearchField } from '@/design/SearchField'
 import { t } from '@/words'
 import {
   createOffer,
@@ -35,6 +36,12 @@ export function OffersPage() {
   return (
     <div className="page">
       <PageHead title={t('nav.resources')} sub={<span>{t('offer.text')}</span>}>
+        <SearchField
+          key={tab}
+          label={t('offer.find')}
+          value={search.q}
+          onFind={(q) => void go({ search: (old) => ({ ...old, q }) as typeof search, replace: true })}
+        />
         {tab === 'presets' && (
           <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => setOpen('new')}>
             {t('preset.new')}
@@ -50,9 +57,9 @@ export function OffersPage() {
           ))}
         </Tabs.List>
       </Tabs>
-      {tab === 'presets' && <Presets onOpen={setOpen} />}
-      {tab === 'storages' && <Storages />}
-      {tab === 'registries' && <Registries />}
+      {tab === 'presets' && <Presets onOpen={setOpen} find={search.q} />}
+      {tab === 'storages' && <Storages find={search.q} />}
+      {tab === 'registries' && <Registries find={search.q} />}
       <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('preset.new') : (open?.name ?? '')} size={560}>
         {open !== null && <PresetForm of={open === 'new' ? null : open} onDone={() => setOpen(null)} />}
       </Modal>
@@ -60,7 +67,7 @@ export function OffersPage() {
   )
 }
 
-function Presets({ onOpen }: { onOpen: (p: Offer) => void }) {
+function Presets({ onOpen, find }: { onOpen: (p: Offer) => void; find: string | undefined }) {
   const q = useQuery(offersQuery)
   const columns: Column<Offer>[] = [
     { id: 'name', title: t('col.name'), width: 'minmax(140px, 1fr)', cell: (p) => <strong className="cut">{p.name}</strong> },
@@ -86,12 +93,18 @@ function Presets({ onOpen }: { onOpen: (p: Offer) => void }) {
       <Listing
         label={t('offer.presets')}
         columns={columns}
-        rows={q.data}
+        rows={q.data?.filter((p) => holds(`${p.name} ${p.scaling_group_name ?? ''}`, find))}
         rowKey={(p) => p.id}
         onOpen={onOpen}
         error={q.error}
         retry={() => void q.refetch()}
-        empty={<EmptyState title={t('preset.none')} text={t('preset.none.text')} cli="berth preset create NAME" />}
+        empty={
+          find ? (
+            <EmptyState title={t('find.none')} />
+          ) : (
+            <EmptyState title={t('preset.none')} text={t('preset.none.text')} cli="berth preset create NAME" />
+          )
+        }
       />
     </div>
   )
@@ -187,7 +200,7 @@ function PresetForm({ of: p, onDone }: { of: Offer | null; onDone: () => void })
   )
 }
 
-function Storages() {
+function Storages({ find }: { find: string | undefined }) {
   const q = useQuery(storagesQuery)
   const columns: Column<Storage>[] = [
     { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', cell: (s) => <strong className="cut">{s.id}</strong> },
@@ -213,17 +226,17 @@ function Storages() {
       <Listing
         label={t('offer.storages')}
         columns={columns}
-        rows={q.data}
+        rows={q.data?.filter((s) => holds(s.id, find))}
         rowKey={(s) => s.id}
         error={q.error}
         retry={() => void q.refetch()}
-        empty={<EmptyState title={t('storage.none')} cli="berth storage --config storage.toml" />}
+        empty={<EmptyState title={t(find ? 'find.none' : 'storage.none')} cli="berth storage --config storage.toml" />}
       />
     </div>
   )
 }
 
-function Registries() {
+function Registries({ find }: { find: string | undefined }) {
   const q = useQuery(registriesQuery)
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState<unknown>(null)
@@ -246,16 +259,27 @@ function Registries() {
   )
   return (
     <div className="stack">
+      {!!q.data?.length && (
+        <div className="row">
+          <span className="end">{button}</span>
+        </div>
+      )}
       {error !== null && <ErrorState error={error} />}
       <div className="panel">
         <Listing
           label={t('offer.registries')}
           columns={columns}
-          rows={q.data}
+          rows={q.data?.filter((r) => holds(`${r.registry_name} ${r.url} ${r.project}`, find))}
           rowKey={(r) => r.id}
           error={q.error}
           retry={() => void q.refetch()}
-          empty={<EmptyState title={t('registry.none')} text={t('registry.none.text')} cli="berth image list" action={button} />}
+          empty={
+            find ? (
+              <EmptyState title={t('find.none')} />
+            ) : (
+              <EmptyState title={t('registry.none')} text={t('registry.none.text')} cli="berth image list" action={button} />
+            )
+          }
         />
       </div>
     </div>

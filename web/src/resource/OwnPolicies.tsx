@@ -4,6 +4,7 @@ import { useState, type FormEvent } from 'react'
 import { bytes } from '@/design/amounts'
 import { Listing, type Column } from '@/design/DataTable'
 import { ConfirmAction, EmptyState, ErrorState } from '@/design/parts'
+import { holds } from '@/design/SearchField'
 import { t, type Word } from '@/words'
 import { createOwnPolicy, deleteOwnPolicy, modifyOwnPolicy, ownPoliciesQuery, type OwnPolicy, type OwnerKind } from './queries'
 
@@ -26,7 +27,14 @@ const fields: Record<OwnerKind, { field: Field; word: Word; none: number; size?:
 }
 const unlimited = (n: number | null | undefined) => n === null || n === undefined || n <= 0
 
-export function OwnPolicies({ of, making, onMade }: { of: OwnerKind; making: boolean; onMade: () => void }) {
+interface Props {
+  of: OwnerKind
+  find: string | undefined
+  making: boolean
+  onMade: () => void
+}
+
+export function OwnPolicies({ of, find, making, onMade }: Props) {
   const q = useQuery(ownPoliciesQuery(of))
   const [open, setOpen] = useState<OwnPolicy | null>(null)
   const shown = making ? 'new' : open
@@ -54,12 +62,12 @@ export function OwnPolicies({ of, making, onMade }: { of: OwnerKind; making: boo
         <Listing
           label={t(`policy.tab.${of}`)}
           columns={columns}
-          rows={q.data}
+          rows={q.data?.filter((p) => holds(p.name, find))}
           rowKey={(p) => p.name}
           onOpen={setOpen}
           error={q.error}
           retry={() => void q.refetch()}
-          empty={<EmptyState title={t('policy.none')} cli={`berth policy create --kind ${of} NAME`} />}
+          empty={<EmptyState title={t(find ? 'find.none' : 'policy.none')} cli={`berth policy create --kind ${of} NAME`} />}
         />
       </div>
       <Modal opened={shown !== null} onClose={close} title={shown === 'new' ? t('policy.new') : (shown?.name ?? '')}>

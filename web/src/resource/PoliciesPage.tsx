@@ -9,6 +9,7 @@ import { Icon } from '@/design/icons'
 import { ConfirmAction, EmptyState, ErrorState, PageHead, useTitle } from '@/design/parts'
 import { span } from '@/design/time'
 import { t } from '@/words'
+import { holds, SearchField } from '@/design/SearchField'
 import { LimitsPreview } from './LimitsPreview'
 import { OwnPolicies } from './OwnPolicies'
 import { draftKey, type Draft } from './preview'
@@ -30,7 +31,7 @@ export function PoliciesPage() {
   const [open, setOpen] = useState<KeypairPolicy | 'new' | null>(null)
   const none = <span className="dim">{t('policy.nolimit')}</span>
   const columns: Column<KeypairPolicy>[] = [
-    { id: 'name', title: t('col.name'), width: 'minmax(140px, 1fr)', cell: (p) => <span style={{ fontWeight: 500 }}>{p.name}</span> },
+    { id: 'name', title: t('col.name'), width: 'minmax(140px, 1fr)', cell: (p) => <strong className="cut">{p.name}</strong> },
     {
       id: 'slots',
       title: t('policy.slots'),
@@ -72,6 +73,12 @@ export function PoliciesPage() {
   return (
     <div className="page">
       <PageHead title={t('nav.policies')} sub={<span>{t(kind === 'keypair' ? 'policy.text' : `policy.text.${kind}`)}</span>}>
+        <SearchField
+          key={kind}
+          label={t('policy.find')}
+          value={search.q}
+          onFind={(q) => void go({ search: (old) => ({ ...old, q }) as typeof search, replace: true })}
+        />
         <Button variant="filled" leftSection={<Icon name="plus" />} onClick={() => (kind === 'keypair' ? setOpen('new') : setMaking(true))}>
           {t('policy.new')}
         </Button>
@@ -90,16 +97,16 @@ export function PoliciesPage() {
           <Listing
             label={t('nav.policies')}
             columns={columns}
-            rows={q.data}
+            rows={q.data?.filter((p) => holds(p.name, search.q))}
             rowKey={(p) => p.name}
             onOpen={setOpen}
             error={q.error}
             retry={() => void q.refetch()}
-            empty={<EmptyState title={t('policy.none')} cli="berth policy create NAME" />}
+            empty={<EmptyState title={t(search.q ? 'find.none' : 'policy.none')} cli="berth policy create NAME" />}
           />
         </div>
       ) : (
-        <OwnPolicies key={kind} of={kind} making={making} onMade={() => setMaking(false)} />
+        <OwnPolicies key={kind} of={kind} find={search.q} making={making} onMade={() => setMaking(false)} />
       )}
       <Modal opened={open !== null} onClose={() => setOpen(null)} title={open === 'new' ? t('policy.new') : (open?.name ?? '')} size={680}>
         {open !== null && <PolicyForm of={open === 'new' ? null : open} onDone={() => setOpen(null)} />}

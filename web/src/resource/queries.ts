@@ -1,5 +1,15 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func, gql, mutate, parsed, quoted } from '@/api/http'
+import type {
+  Agent as WireAgent,
+  ContainerRegistryNode,
+  KeyPairResourcePolicy,
+  ProjectResourcePolicy,
+  ResourcePreset,
+  StorageVolume,
+  Told,
+  UserResourcePolicy,
+} from '@/api/graph'
 import type { Page } from '@/design/paged'
 import type {
   AgentWork,
@@ -41,33 +51,41 @@ interface Gauge {
   capacity: string
   pct: string
 }
-export interface Agent {
-  id: string
-  status: string
-  architecture: string
-  scaling_group: string
-  schedulable: boolean
-  addr: string
-  version: string
+/** A device as its agent tells of it. What it does not know is left out. */
+export interface Device {
+  Slot: string
+  ID: string
+  Healthy: boolean
+  /** in thousandths */
+  Capacity: number
+  /** -1 is not known */
+  NUMA?: number
+  Model?: string
+  PCI?: string
+  /** classes of distance to other devices by their ids */
+  Links?: Record<string, number> | null
+}
+
+const agentFields = `id status architecture scaling_group schedulable addr version available_slots occupied_slots live_stat hardware_metadata
+  conditions container_count first_contact`
+type Plain = Told<
+  WireAgent,
+  'id' | 'status' | 'architecture' | 'scaling_group' | 'schedulable' | 'addr' | 'version' | 'container_count',
+  'first_contact'
+>
+type RawAgent = Plain & Told<WireAgent, 'available_slots' | 'occupied_slots', 'live_stat' | 'hardware_metadata' | 'conditions'>
+
+/** An agent with what is JSON inside of text on the wire. */
+export interface Agent extends Plain {
   available: Record<string, string>
   occupied: Record<string, string>
   node: Record<string, Gauge>
   devices: Record<string, Record<string, Gauge>>
-  hardware: { Slot: string; ID: string; Healthy: boolean; Capacity: number }[]
+  hardware: Device[]
   conditions: { kind?: string; detail?: string; msg?: string }[]
-  container_count: number
-  first_contact: string | null
 }
 
-interface RawAgent {
-  available_slots: string
-  occupied_slots: string
-  live_stat: string | null
-  hardware_metadata: string | null
-  conditions: string | null
-}
-
-const agentOf = (a: RawAgent & Omit<Agent, 'available'>): Agent => {
+const agentOf = (a: RawAgent): Agent => {
   const stat = parsed<{ node?: Agent['node']; devices?: Agent['devices'] }>(a.live_stat, {})
   const c = parsed<unknown>(a.conditions, [])
   return {
@@ -91,11 +109,9 @@ export function agentFilter(q: string | undefined, show: 'all' | 'ill' = 'all'):
 
 /** A page of agents; lost ones come first. */
 export async function listAgents(filter: string, order: string, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Agent>> {
-  const d = await gql<{ agent_list: { items: (RawAgent & Omit<Agent, 'available'>)[]; total_count: number } }>(
+  const d = await gql<{ agent_list: { items: RawAgent[]; total_count: number } }>(
     `query($filter: String, $order: String, $limit: Int!, $offset: Int!) {
-      agent_list(limit: $limit, offset: $offset, status: null, filter: $filter, order: $order) { total_count items { id status architecture
-        scaling_group schedulable addr version available_slots occupied_slots live_stat hardware_metadata conditions container_count
-        first_contact } } }`,
+      agent_list(limit: $limit, offset: $offset, status: null, filter: $filter, order: $order) { total_count items { ${agentFields} } } }`,
     { filter, order, limit, offset },
     signal,
   )
@@ -125,7 +141,6 @@ export const agentQuery = (id: string) =>
   queryOptions({
     queryKey: ['resource', 'agent', id],
     queryFn: () => func<AgentWork>(`/resource/agents/${encodeURIComponent(id)}`),
-    refetchInterval: 10_000,
   })
 
 export const cordon = (id: string, schedulable: boolean) =>
@@ -135,7 +150,6 @@ export type SchedulerGroup = GroupStatus
 
 export const schedulerQuery = queryOptions({
   queryKey: ['resource', 'scheduler'],
-  refetchInterval: 10_000,
   queryFn: () => func<SchedulerStatus>('/manager/scheduler'),
 })
 
@@ -148,18 +162,18 @@ export const schedulingChoicesQuery = queryOptions({
 export const setScheduler = (group: string, body: Record<string, unknown>) =>
   func<unknown>(`/scaling-groups/${encodeURIComponent(group)}/scheduler`, { method: 'PATCH', body })
 
-export interface KeypairPolicy {
-  name: string
-  created_at: string
-  total_resource_slots: string
-  max_session_lifetime: number
-  max_concurrent_sessions: number
-  max_containers_per_session: number
-  max_pending_session_count: number | null
-  max_priority: number | null
-  idle_timeout: number
-  default_for_unspecified: string
-}
+export type KeypairPolicy = Told<
+  KeyPairResourcePolicy,
+  | 'name'
+  | 'created_at'
+  | 'total_resource_slots'
+  | 'max_session_lifetime'
+  | 'max_concurrent_sessions'
+  | 'max_containers_per_session'
+  | 'idle_timeout'
+  | 'default_for_unspecified',
+  'max_pending_session_count' | 'max_priority'
+>
 
 export const policiesQuery = queryOptions({
   queryKey: ['resource', 'policies'],
@@ -199,15 +213,9 @@ export const limitsOfQuery = (user: string, group: string) =>
   })
 
 /** What users and projects may own. Null is no limit. */
-export interface OwnPolicy {
-  name: string
-  created_at: string
-  max_vfolder_count: number | null
-  max_quota_scope_size: number | null
-  max_concurrent_logins?: number | null
-  max_customized_image_count?: number | null
-  max_network_count?: number | null
-}
+export type OwnPolicy = Told<UserResourcePolicy, 'name' | 'created_at', 'max_vfolder_count' | 'max_quota_scope_size'> &
+  Partial<Pick<UserResourcePolicy, 'max_concurrent_logins' | 'max_customized_image_count'>> &
+  Partial<Pick<ProjectResourcePolicy, 'max_network_count'>>
 export type OwnerKind = 'user' | 'project'
 
 const ownFields = {
@@ -234,20 +242,13 @@ export const modifyOwnPolicy = (of: OwnerKind, name: string, props: PolicyProps)
 export const deleteOwnPolicy = (of: OwnerKind, name: string) =>
   mutate(`mutation($n: String!) { delete_${of}_resource_policy(name: $n) { ok msg } }`, { n: name })
 
-export interface Offer {
-  id: string
-  name: string
-  resource_slots: Record<string, string>
-  shared_memory: number | null
-  scaling_group_name: string | null
-}
+type RawOffer = Told<ResourcePreset, 'id' | 'name' | 'resource_slots', 'shared_memory' | 'scaling_group_name'>
+export type Offer = Omit<RawOffer, 'resource_slots'> & { resource_slots: Record<string, string> }
 export const offersQuery = queryOptions({
   queryKey: ['resource', 'offers'],
   queryFn: async () =>
     (
-      await gql<{ resource_presets: (Omit<Offer, 'resource_slots'> & { resource_slots: string })[] }>(
-        'query { resource_presets { id name resource_slots shared_memory scaling_group_name } }',
-      )
+      await gql<{ resource_presets: RawOffer[] }>('query { resource_presets { id name resource_slots shared_memory scaling_group_name } }')
     ).resource_presets.map((p): Offer => ({ ...p, resource_slots: parsed(p.resource_slots, {}) })),
 })
 export const createOffer = (name: string, props: PolicyProps) =>
@@ -259,30 +260,19 @@ export const modifyOffer = (id: string, props: PolicyProps) =>
   mutate('mutation($i: UUID, $p: ModifyResourcePresetInput!) { modify_resource_preset(id: $i, props: $p) { ok msg } }', { i: id, p: props })
 export const deleteOffer = (id: string) => mutate('mutation($i: UUID) { delete_resource_preset(id: $i) { ok msg } }', { i: id })
 
-export interface Storage {
-  id: string
-  backend: string
-  proxy: string
-  name: string
-  capabilities: string[]
-  usage: { used_bytes?: number; capacity_bytes?: number }
-}
+type RawStorage = Told<StorageVolume, 'id' | 'backend' | 'proxy' | 'name' | 'capabilities' | 'usage'>
+export type Storage = Omit<RawStorage, 'usage'> & { usage: { used_bytes?: number; capacity_bytes?: number } }
 export const storagesQuery = queryOptions({
   queryKey: ['resource', 'storages'],
   queryFn: async () =>
     (
-      await gql<{ storage_volume_list: { items: (Omit<Storage, 'usage'> & { usage: string })[] } }>(
+      await gql<{ storage_volume_list: { items: RawStorage[] } }>(
         'query { storage_volume_list(limit: 100, offset: 0) { items { id backend proxy name capabilities usage } } }',
       )
     ).storage_volume_list.items.map((s): Storage => ({ ...s, usage: parsed(s.usage, {}) })),
 })
 
-export interface Registry {
-  id: string
-  registry_name: string
-  url: string
-  project: string
-}
+export type Registry = Told<ContainerRegistryNode, 'id' | 'registry_name' | 'url', 'project'>
 export const registriesQuery = queryOptions({
   queryKey: ['resource', 'registries'],
   queryFn: async () =>

@@ -88,5 +88,5 @@ export default function Chart({
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [height, shape])
   useEffect(() => plot.current?.setData(data.current), [series, limit])
-  return <div ref={box} style={{ minHeight: height }} />
+  return <div ref={box} className="chart" />
 }

@@ -38,9 +38,7 @@ export function Commit({ open, onClose, id, name }: { open: boolean; onClose: ()
   return (
     <Modal opened={open} onClose={onClose} title={t('commit.do')}>
       <form className="stack" onSubmit={submit}>
-        <p className="soft" style={{ fontSize: 13 }}>
-          {t('commit.text')}
-        </p>
+        <p className="soft text-m">{t('commit.text')}</p>
         <TextInput
           label={t('commit.name')}
           description={t('commit.name.text')}
@@ -51,7 +49,7 @@ export function Commit({ open, onClose, id, name }: { open: boolean; onClose: ()
         />
         {error !== null && <ErrorState error={error} />}
         <Cli line={`berth session commit ${name}${tag ? ` --filename ${tag}` : ''}`} />
-        <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <div className="row to-end">
           <Button onClick={onClose}>{t('do.cancel')}</Button>
           <Button type="submit" variant="filled" loading={busy}>
             {t('commit.do')}

@@ -84,7 +84,7 @@ export function Logs({ session, live, kernels, start = '' }: { session: string; 
   }
   return (
     <div>
-      <div className="row wrap" style={{ padding: '8px 12px', borderBottom: '1px solid var(--b-line)' }}>
+      <div className="row wrap pad-line line-below">
         <TextInput
           size="xs"
           type="search"
@@ -117,12 +117,12 @@ export function Logs({ session, live, kernels, start = '' }: { session: string; 
         </span>
       </div>
       {error !== null && (
-        <div style={{ padding: 12 }}>
+        <div className="pad-s">
           <ErrorState error={error} retry={() => setTurn((n) => n + 1)} />
         </div>
       )}
       {text === null ? (
-        <div style={{ padding: 16 }}>
+        <div className="pad-m">
           <Skeleton />
         </div>
       ) : text === '' && error === null ? (
@@ -134,17 +134,9 @@ export function Logs({ session, live, kernels, start = '' }: { session: string; 
       ) : (
         <pre
           ref={box}
-          className="mono"
+          className="mono logtext"
           tabIndex={0}
           aria-label={t('tab.logs')}
-          style={{
-            height: 440,
-            overflow: 'auto',
-            padding: '10px 16px',
-            lineHeight: '18px',
-            whiteSpace: 'pre-wrap',
-            overflowWrap: 'anywhere',
-          }}
           onScroll={(e) => {
             const el = e.currentTarget
             setFollowing(el.scrollHeight - el.scrollTop - el.clientHeight < 24)

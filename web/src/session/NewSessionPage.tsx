@@ -6,11 +6,12 @@ import { useEffect, useMemo, useRef, useState } from 'react'
 import { amount, bytes, isMemory, order, slotAmount, slotLine, slotName } from '@/design/amounts'
 import { CopyAsMenu } from '@/design/CopyAs'
 import { Icon } from '@/design/icons'
-import { Cli, ErrorState, KeyHint, Meter, PageHead, Skeleton, useTitle } from '@/design/parts'
+import { Cli, ErrorState, FreeTrack, KeyHint, Meter, PageHead, Skeleton, useTitle } from '@/design/parts'
 import { clock } from '@/design/time'
 import { foldersQuery } from '@/folder/queries'
 import { ImageMark } from '@/image/ImageMark'
-import { appsOf, canBatch, imagesQuery, label, referenceOf, type Image } from '@/image/queries'
+import { appsOf, canBatch, imageChoicesQuery, imageQuery, label, referenceOf, type Image } from '@/image/queries'
+import type { Page } from '@/design/paged'
 import { groupsForQuery, presetsQuery, type Preset } from '@/resource/queries'
 import { useProject } from '@/tenancy/me'
 import { t, type Word } from '@/words'
@@ -23,6 +24,8 @@ import './new.css'
 const route = getRouteApi('/sessions/new')
 const GiB = 1 << 30
 const lastKept = 'berth.last'
+/** The alias of the image that a first session is made of. */
+const usual = 'python'
 /** Images that are shown before somebody asks for all; the chosen one is among them. */
 const few = 6
 
@@ -42,7 +45,11 @@ export function NewSessionPage() {
   useTitle(t('session.new'))
   const [d, setDraft] = useState<Draft>(() => ({ ...blank, name: nameFor(Math.random()) }))
   const change = (part: Partial<Draft>) => setDraft((old) => ({ ...old, ...part }))
-  const images = useQuery(imagesQuery)
+  const [find, setFind] = useState('')
+  const [looked] = useDebouncedValue(find.trim(), 200)
+  const images = useQuery(imageChoicesQuery(looked))
+  const wanted = search.image ?? last().image ?? usual
+  const preferred = useQuery({ ...imageQuery(wanted), retry: false })
   const groups = useQuery(groupsForQuery(project))
   const presets = useQuery(presetsQuery(project, d.group || undefined))
   const from = useQuery({ ...sessionQuery(search.from ?? ''), enabled: !!search.from, refetchInterval: false })
@@ -56,7 +63,7 @@ export function NewSessionPage() {
 
   // What is preselected: the session that this is a copy of, what the address says, or what was used last.
   useEffect(() => {
-    if (filled.current || !images.data || !presets.data) return
+    if (filled.current || !images.data || !presets.data || preferred.isPending) return
     if (search.from) {
       if (!from.data || !fromInfo.data) return
       filled.current = true
@@ -73,9 +80,7 @@ export function NewSessionPage() {
       }
     }
     filled.current = true
-    const wanted = search.image ?? last().image
-    const image =
-      images.data.find((i) => referenceOf(i) === wanted) ?? images.data.find((i) => i.aliases.includes('python')) ?? images.data[0]
+    const image = preferred.data ?? images.data.items.find((i) => i.aliases.includes(usual)) ?? images.data.items[0]
     const preset =
       presets.data.presets.find((p) => p.name === last().preset && p.allocatable) ??
       presets.data.presets.find((p) => p.name === 'small') ??
@@ -84,7 +89,7 @@ export function NewSessionPage() {
       ...(image ? { image: referenceOf(image), architecture: image.architecture } : {}),
       ...(preset ? { preset: preset.name, slots: slotsOf(preset.resource_slots) } : {}),
     })
-  }, [images.data, presets.data, search, from.data, fromInfo.data, template.data, folders.data])
+  }, [images.data, presets.data, preferred.data, preferred.isPending, search, from.data, fromInfo.data, template.data, folders.data])
   const wantedFolder = search.folder
   useEffect(() => {
     const f = folders.data?.find((x) => x.id === wantedFolder)
@@ -94,7 +99,8 @@ export function NewSessionPage() {
       )
   }, [folders.data, wantedFolder])
 
-  const image = images.data?.find((i) => referenceOf(i) === d.image)
+  const chosen = useQuery({ ...imageQuery(d.image), enabled: !!d.image, retry: false })
+  const image = images.data?.items.find((i) => referenceOf(i) === d.image) ?? chosen.data ?? undefined
   const faults = faultsOf(d)
   const shown = (k: keyof typeof faults) => (tried && faults[k] ? t(faults[k] as Word) : undefined)
   const sent = useMemo(() => bodyOf({ ...d, name: 'dry-run-check' }, project), [d, project])
@@ -168,19 +174,18 @@ export function NewSessionPage() {
             ) : (
               images.data && (
                 <ImagePicker
-                  images={images.data}
+                  found={images.data}
+                  chosen={image}
                   value={d.image}
+                  q={find}
+                  onFind={setFind}
                   onPick={(i) =>
                     change({ image: referenceOf(i), architecture: i.architecture, ...(canBatch(i) ? {} : { type: 'interactive' }) })
                   }
                 />
               )
             )}
-            {shown('image') && (
-              <span className="small" style={{ color: 'var(--b-failed)' }}>
-                {shown('image')}
-              </span>
-            )}
+            {shown('image') && <span className="small bad">{shown('image')}</span>}
           </section>
 
           <section className="stack" aria-labelledby="new-size">
@@ -204,11 +209,7 @@ export function NewSessionPage() {
                     }>
                     <strong>{p.name}</strong>
                     <span className="soft">{slotLine(p.resource_slots)}</span>
-                    {!p.allocatable && (
-                      <span className="small" style={{ color: 'var(--b-waiting)' }}>
-                        {t('new.notnow')}
-                      </span>
-                    )}
+                    {!p.allocatable && <span className="small warn">{t('new.notnow')}</span>}
                   </button>
                 ))}
                 <button type="button" role="radio" aria-checked={d.preset === ''} className="card" onClick={() => change({ preset: '' })}>
@@ -238,9 +239,7 @@ export function NewSessionPage() {
             {d.mounts.map((m, i) => (
               <div key={m.id} className="row">
                 <Icon name="folder" />
-                <span className="cut" style={{ width: 160, flex: 'none' }}>
-                  {m.name}
-                </span>
+                <span className="cut w-160 fixed">{m.name}</span>
                 <TextInput
                   size="xs"
                   className="grow"
@@ -261,11 +260,7 @@ export function NewSessionPage() {
                 </ActionIcon>
               </div>
             ))}
-            {shown('mounts') && (
-              <span className="small" style={{ color: 'var(--b-failed)' }}>
-                {shown('mounts')}
-              </span>
-            )}
+            {shown('mounts') && <span className="small bad">{shown('mounts')}</span>}
             {folders.data && folders.data.filter((f) => f.status === 'ready').length > 0 ? (
               <Select
                 placeholder={t('new.addfolder')}
@@ -315,7 +310,7 @@ export function NewSessionPage() {
                   onChange={(e) => change({ command: e.currentTarget.value })}
                   placeholder="python3 train.py"
                   error={shown('command')}
-                  styles={{ input: { fontFamily: 'var(--b-mono)', fontSize: 13 } }}
+                  classNames={{ input: 'codefield' }}
                 />
                 <div className="row wrap top">
                   <TextInput
@@ -339,14 +334,14 @@ export function NewSessionPage() {
 
           <section className="stack">
             <button type="button" className="fold" aria-expanded={more} onClick={() => setMore(!more)}>
-              <span style={{ transform: more ? 'rotate(90deg)' : 'none', display: 'inline-flex' }}>
+              <span className={`turner${more ? ' open' : ''}`}>
                 <Icon name="chevron" size={12} />
               </span>
               <strong>{t('new.more')}</strong>
               <span className="dim cut">{notDefault || t('new.more.text')}</span>
             </button>
             {more && (
-              <div className="stack" style={{ paddingLeft: 22 }}>
+              <div className="stack inset">
                 <span className="section-title">{t('new.env')}</span>
                 {[...d.env, { name: '', value: '' }].map((e, i) => (
                   <div key={i} className="row">
@@ -356,7 +351,7 @@ export function NewSessionPage() {
                       placeholder="NAME"
                       value={e.name}
                       w={200}
-                      styles={{ input: { fontFamily: 'var(--b-mono)' } }}
+                      classNames={{ input: 'codefield' }}
                       onChange={(x) => {
                         const name = x.currentTarget.value
                         change({ env: put(d.env, i, { ...e, name }) })
@@ -368,7 +363,7 @@ export function NewSessionPage() {
                       placeholder="value"
                       value={e.value}
                       className="grow"
-                      styles={{ input: { fontFamily: 'var(--b-mono)' } }}
+                      classNames={{ input: 'codefield' }}
                       onChange={(x) => {
                         const value = x.currentTarget.value
                         change({ env: put(d.env, i, { ...e, value }) })
@@ -385,11 +380,7 @@ export function NewSessionPage() {
                     )}
                   </div>
                 ))}
-                {shown('env') && (
-                  <span className="small" style={{ color: 'var(--b-failed)' }}>
-                    {shown('env')}
-                  </span>
-                )}
+                {shown('env') && <span className="small bad">{shown('env')}</span>}
                 <div className="row wrap top">
                   <Select
                     label={t('about.group')}
@@ -417,7 +408,7 @@ export function NewSessionPage() {
                     w={120}
                   />
                 </div>
-                <div className="row wrap top" style={{ alignItems: 'flex-end' }}>
+                <div className="row wrap top to-bottom">
                   <NumberInput
                     label={t('new.clustersize')}
                     min={1}
@@ -442,7 +433,7 @@ export function NewSessionPage() {
                   minRows={2}
                   value={d.bootstrap}
                   onChange={(e) => change({ bootstrap: e.currentTarget.value })}
-                  styles={{ input: { fontFamily: 'var(--b-mono)', fontSize: 13 } }}
+                  classNames={{ input: 'codefield' }}
                 />
               </div>
             )}
@@ -489,7 +480,7 @@ export function NewSessionPage() {
             {error !== null && <ErrorState error={error} />}
             {tried &&
               Object.values(faults).map((f) => (
-                <span key={f} className="small" style={{ color: 'var(--b-failed)' }}>
+                <span key={f} className="small bad">
                   {t(f as Word)}
                 </span>
               ))}
@@ -503,7 +494,7 @@ export function NewSessionPage() {
               data-testid="start">
               {t('new.start')}
             </Button>
-            <div className="small dim row" style={{ justifyContent: 'center' }}>
+            <div className="small dim row to-center">
               <KeyHint keys="⌘/Ctrl Enter" />
             </div>
             <Cli line={cliOf(d)} />
@@ -541,7 +532,7 @@ function Verdict({
   if (dry.error) return <ErrorState error={dry.error} />
   if (!dry.data)
     return (
-      <div className="note" style={{ background: 'var(--b-sunken)', minHeight: 44 }}>
+      <div className="note sunken min-h-44">
         <Skeleton lines={1} />
       </div>
     )
@@ -549,7 +540,7 @@ function Verdict({
   if (!v.waits) {
     const where = [...new Set((v.placements ?? []).map((p) => p.agent))].join(', ')
     return (
-      <div className="note" style={{ background: 'var(--b-running-soft)' }} role="status">
+      <div className="note good-soft" role="status">
         <Icon name="check" />
         <span>{where ? t('new.now.on', { where }) : t('new.now')}</span>
       </div>
@@ -571,35 +562,37 @@ function Verdict({
   )
 }
 
-function ImagePicker({ images, value, onPick }: { images: Image[]; value: string; onPick: (i: Image) => void }) {
-  const [q, setQ] = useState('')
+interface Choices {
+  found: Page<Image>
+  chosen: Image | undefined
+  value: string
+  q: string
+  onFind: (q: string) => void
+  onPick: (i: Image) => void
+}
+
+/** What may be run: the images used last, or those that the search of the server finds. The chosen one is always among them. */
+function ImagePicker({ found: page, chosen, value, q, onFind, onPick }: Choices) {
   const [all, setAll] = useState(false)
-  const found = images
-    .filter((i) => `${i.name}:${i.tag} ${i.aliases.join(' ')} ${i.humanized_name}`.toLowerCase().includes(q.toLowerCase()))
-    .sort(
-      (a, b) =>
-        Number(b.aliases.length > 0) - Number(a.aliases.length > 0) ||
-        Number(b.installed) - Number(a.installed) ||
-        (b.last_used_at ?? '').localeCompare(a.last_used_at ?? '') ||
-        a.name.localeCompare(b.name),
-    )
+  const found = [...page.items]
   const at = found.findIndex((i) => referenceOf(i) === value)
   if (at >= few) found.unshift(...found.splice(at, 1))
+  else if (at < 0 && chosen && !q) found.unshift(chosen)
   return (
     <>
-      {images.length > 6 && (
+      {(page.total > few || q) && (
         <TextInput
           type="search"
           placeholder={t('images.find')}
           aria-label={t('images.find')}
           value={q}
-          onChange={(e) => setQ(e.currentTarget.value)}
+          onChange={(e) => onFind(e.currentTarget.value)}
           leftSection={<Icon name="search" size={14} />}
           w={300}
         />
       )}
       <div className="cards images" role="radiogroup" aria-labelledby="new-image">
-        {found.slice(0, all || q ? 60 : few).map((i) => (
+        {found.slice(0, all || q ? found.length : few).map((i) => (
           <button
             key={i.id}
             type="button"
@@ -608,12 +601,12 @@ function ImagePicker({ images, value, onPick }: { images: Image[]; value: string
             className="card row"
             onClick={() => onPick(i)}
             title={`${referenceOf(i)} (${i.architecture})`}>
-            <ImageMark name={i.name} size={30} />
-            <span className="grow" style={{ minWidth: 0 }}>
-              <strong className="cut" style={{ display: 'block' }}>
+            <ImageMark name={i.name} size="large" />
+            <span className="grow shrinks">
+              <strong className="cut block">
                 {i.humanized_name || i.name} <span className="dim">{i.tag}</span>
               </strong>
-              <span className="small soft cut" style={{ display: 'block' }}>
+              <span className="small soft cut block">
                 {appsOf(i).slice(0, 3).join(', ') ||
                   label(i, 'ai.backend.runtime-type') ||
                   (Number(i.size_bytes) > 0 ? bytes(i.size_bytes) : i.architecture)}
@@ -624,9 +617,12 @@ function ImagePicker({ images, value, onPick }: { images: Image[]; value: string
         {found.length === 0 && <span className="soft">{t('images.nomatch')}</span>}
       </div>
       {!all && !q && found.length > few && (
-        <button type="button" className="chip" style={{ alignSelf: 'flex-start' }} onClick={() => setAll(true)}>
+        <button type="button" className="chip self-start" onClick={() => setAll(true)}>
           {t('images.all', { n: found.length })}
         </button>
+      )}
+      {(all || q) && page.total > page.items.length && (
+        <span className="small dim">{t('images.some', { n: page.items.length, of: page.total.toLocaleString() })}</span>
       )}
     </>
   )
@@ -653,11 +649,11 @@ function SlotSlider({
   const part = free === null || !Number.isFinite(free) ? 100 : Math.min(100, (free / unit / most) * 100)
   return (
     <div className="slot">
-      <span className="small soft" style={{ width: 84 }}>
+      <span className="small soft w-90">
         {slotName(slot)}
         {isMemory(slot) ? ' (GiB)' : ''}
       </span>
-      <div className="grow freetrack" style={{ ['--free' as string]: `${part}%` }}>
+      <FreeTrack part={part}>
         <Slider
           value={shown}
           min={0}
@@ -668,7 +664,7 @@ function SlotSlider({
           onChange={(n) => onChange(Math.max(min, Math.round(n * unit * 100) / 100))}
         />
         <span className="small dim">{t('new.free', { n: slotAmount(slot, free ?? undefined) })}</span>
-      </div>
+      </FreeTrack>
       <NumberInput
         size="xs"
         w={84}

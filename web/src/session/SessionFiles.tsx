@@ -59,7 +59,7 @@ export function SessionFiles({ id, name, path, onPath }: { id: string; name: str
       title: t('col.name'),
       width: 'minmax(180px, 1fr)',
       cell: (f) => (
-        <button type="button" className="copy" style={{ color: 'var(--b-ink)', padding: 0 }} onClick={() => open(f)}>
+        <button type="button" className="copy ink pad-0" onClick={() => open(f)}>
           <Icon name={isDir(f) ? 'folder' : 'file'} />
           <span>{f.filename}</span>
         </button>
@@ -83,8 +83,7 @@ export function SessionFiles({ id, name, path, onPath }: { id: string; name: str
   ]
   return (
     <div
-      className="stack"
-      style={{ padding: 12 }}
+      className="stack pad-s"
       onDragOver={(e) => {
         if (e.dataTransfer.types.includes('Files')) e.preventDefault()
       }}
@@ -93,12 +92,12 @@ export function SessionFiles({ id, name, path, onPath }: { id: string; name: str
         void droppedFiles(e.dataTransfer).then(send, setError)
       }}>
       <div className="row wrap">
-        <nav className="row wrap grow" aria-label={t('file.path')} style={{ gap: 4, fontSize: 13 }}>
+        <nav className="row wrap grow gap-4 text-m" aria-label={t('file.path')}>
           <button type="button" className="copy" onClick={() => onPath('.')}>
             {t('sfile.home')}
           </button>
           {parts.map((p, i) => (
-            <span key={i} className="row" style={{ gap: 4 }}>
+            <span key={i} className="row gap-4">
               <span className="dim">/</span>
               <button type="button" className="copy" onClick={() => onPath(parts.slice(0, i + 1).join('/'))}>
                 {p}

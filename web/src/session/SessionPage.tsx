@@ -55,7 +55,7 @@ export function SessionPage() {
       <div className="page">
         <Bone w={260} h={28} />
         <Skeleton lines={2} />
-        <div className="panel body" style={{ padding: 16 }}>
+        <div className="panel body pad-m">
           <Skeleton lines={8} />
         </div>
       </div>
@@ -103,7 +103,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
       <PageHead
         title={
           <span className="row">
-            <ImageMark name={s.image} size={28} />
+            <ImageMark name={s.image} size="large" />
             {s.name}
           </span>
         }
@@ -176,9 +176,9 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
       <Ended of={s} again={again} />
       <Timeline of={s} />
       <div className="cols">
-        <section className="panel" style={{ overflow: 'hidden' }}>
+        <section className="panel clipped">
           <Tabs value={tab} onChange={(v) => void go({ search: v ? { tab: v } : {}, replace: true })} keepMounted>
-            <Tabs.List style={{ padding: '4px 8px 0' }}>
+            <Tabs.List className="pad-tabs">
               {running && <Tabs.Tab value="terminal">{t('tab.terminal')}</Tabs.Tab>}
               <Tabs.Tab value="logs">{t('tab.logs')}</Tabs.Tab>
               {running && <Tabs.Tab value="files">{t('tab.files')}</Tabs.Tab>}
@@ -190,7 +190,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
             {running && (
               <Tabs.Panel value="terminal">
                 {visited.has('terminal') && (
-                  <Suspense fallback={<div style={{ height: 440 }} />}>
+                  <Suspense fallback={<div className="screen" />}>
                     <Terminal session={s.id} active={tab === 'terminal'} />
                   </Suspense>
                 )}
@@ -269,7 +269,7 @@ function Ends({ of: s }: { of: SessionDetail }) {
   if (!first || s.status !== 'RUNNING') return null
   const left = (instant(first.ends_at) ?? 0) - now
   return (
-    <span style={left < 600_000 ? { color: 'var(--b-waiting)' } : {}} title={`${exact(first.ends_at)} · ${first.source}: ${first.why}`}>
+    <span className={left < 600_000 ? 'warn' : ''} title={`${exact(first.ends_at)} · ${first.source}: ${first.why}`}>
       {t('session.ends', { t: span(Math.max(0, left)) })}
     </span>
   )
@@ -288,11 +288,7 @@ function Ended({ of: s, again }: { of: SessionDetail; again: () => void }) {
       <div className="grow">
         <strong>{tAny(`ended.${s.status_info}`, s.status_info || tAny(`status.${s.status}`))}</strong>
         {code !== null && code !== undefined && <span> · {t('session.exit', { code })}</span>}
-        {err && (
-          <div className="mono" style={{ marginTop: 4 }}>
-            {err}
-          </div>
-        )}
+        {err && <div className="mono over-4">{err}</div>}
         {s.terminated_at && <div className="small dim">{exact(s.terminated_at)}</div>}
       </div>
       {failed && <Button onClick={again}>{t('session.again')}</Button>}
@@ -305,12 +301,10 @@ function Timeline({ of: s }: { of: SessionDetail }) {
   const steps = stepsOf(s.history, now)
   const pull = s.data['pull'] as { current: number; total: number } | undefined
   return (
-    <ol
-      aria-label={t('session.timeline')}
-      style={{ display: 'flex', flexWrap: 'wrap', listStyle: 'none', gap: '6px 0', margin: 0, padding: 0 }}>
+    <ol className="steps" aria-label={t('session.timeline')}>
       {steps.map((p, i) => (
-        <li key={p.status} className={`row small${i < steps.length - 1 ? ' past' : ''}`} style={{ gap: 6 }}>
-          {i > 0 && <span aria-hidden="true" style={{ width: 20, borderTop: '1px solid var(--b-line-strong)', margin: '0 4px 0 10px' }} />}
+        <li key={p.status} className={`row small${i < steps.length - 1 ? ' past' : ''} gap-6`}>
+          {i > 0 && <span className="step-line" aria-hidden="true" />}
           <StateBadge status={p.status} plain={i < steps.length - 1} />
           {p.ms !== null && (
             <span className="dim" title={exact(new Date(p.at).toISOString())}>
@@ -352,7 +346,7 @@ function Waiting({ of: s }: { of: SessionDetail }) {
         {!!e?.remedies?.length && (
           <div className="stack tight">
             <span className="section-title">{t('wait.now')}</span>
-            <ul style={{ margin: 0, paddingLeft: 18 }} className="soft">
+            <ul className="soft bullets">
               {e.remedies.map((r) => (
                 <li key={r}>{r}</li>
               ))}
@@ -369,22 +363,22 @@ function Events({ id, status }: { id: string; status: string }) {
   const q = useQuery({ ...movesQuery(id), queryKey: ['session', 'moves', id, status] })
   if (q.isError)
     return (
-      <div style={{ padding: 16 }}>
+      <div className="pad-m">
         <ErrorState error={q.error} retry={() => void q.refetch()} />
       </div>
     )
   if (!q.data)
     return (
-      <div style={{ padding: 16 }}>
+      <div className="pad-m">
         <Skeleton />
       </div>
     )
   return (
-    <div className="lines panel" style={{ border: 0, maxHeight: 480, overflow: 'auto' }}>
+    <div className="lines panel bare scroll-xl">
       <div className="lines">
         {q.data.map((m) => (
-          <div key={m.seq} className="row top" style={{ fontSize: 13 }}>
-            <time className="dim" style={{ width: 92, flex: 'none' }} dateTime={m.at} title={exact(m.at)}>
+          <div key={m.seq} className="row top text-m">
+            <time className="dim w-90 fixed" dateTime={m.at} title={exact(m.at)}>
               {clock(m.at)}
             </time>
             <div className="grow">
@@ -411,7 +405,7 @@ function About({ of: s }: { of: SessionDetail }) {
   const info = useQuery(sessionInfoQuery(s.id))
   const env = info.data ? Object.entries(JSON.parse(info.data.environ || '{}') as Record<string, string>) : []
   return (
-    <div style={{ padding: 16 }} className="stack">
+    <div className="stack pad-m">
       <Facts
         of={[
           [

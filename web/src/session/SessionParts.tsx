@@ -89,14 +89,12 @@ export function useOf(k: Kernel): string {
 /** The containers of a cluster session. */
 export function Kernels({ of: s, onLog }: { of: SessionDetail; onLog: (kernel: string) => void }) {
   return (
-    <div className="panel" style={{ border: 0 }}>
+    <div className="panel bare">
       <div className="lines">
         {s.kernels.map((k) => (
-          <div key={k.id} className="row wrap" style={{ fontSize: 13 }}>
-            <strong style={{ width: 90, fontWeight: 500 }}>{k.cluster_hostname}</strong>
-            <span className="dim" style={{ width: 70 }}>
-              {k.cluster_role === 'main' ? t('kernel.main') : t('kernel.sub', { n: k.cluster_idx })}
-            </span>
+          <div key={k.id} className="row wrap text-m">
+            <strong className="w-90 medium">{k.cluster_hostname}</strong>
+            <span className="dim w-70">{k.cluster_role === 'main' ? t('kernel.main') : t('kernel.sub', { n: k.cluster_idx })}</span>
             <StateBadge status={k.status} />
             <span className="grow soft">{slotLine(k.slots)}</span>
             {k.status === 'RUNNING' && <span className="soft">{useOf(k)}</span>}
@@ -128,7 +126,7 @@ export function editorLinks(session: string): { vscode: string; jetbrains: strin
 export function Connect({ of: s }: { of: SessionDetail }) {
   const links = editorLinks(s.name)
   return (
-    <div className="stack" style={{ padding: 16 }}>
+    <div className="stack pad-m">
       <div className="row wrap">
         <Button component="a" href={links.vscode} leftSection={<Icon name="open" size={14} />}>
           {t('connect.vscode')}

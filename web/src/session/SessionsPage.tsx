@@ -101,10 +101,8 @@ export function SessionsPage() {
     q: search.q,
     order: search.order,
   }
-  const paged = usePaged<Session>(
-    ['session', 'list', filter],
-    (limit, offset, signal) => listSessions(filter, me.email, limit, offset, signal),
-    30_000,
+  const paged = usePaged<Session>(['session', 'list', filter], (limit, offset, signal) =>
+    listSessions(filter, me.email, limit, offset, signal),
   )
   const [selected, setSelected] = useState<Set<string>>(new Set())
   const [names, setNames] = useState<Map<string, string>>(new Map())
@@ -168,7 +166,7 @@ export function SessionsPage() {
             {t(`filter.${s}` as Word)}
           </button>
         ))}
-        <span style={{ width: 8 }} />
+        <span className="gap-8" />
         {isAdmin(me) && (
           <button
             type="button"
@@ -276,7 +274,7 @@ export function SessionsPage() {
           setSelected(new Set())
         }}>
         <p>{t('session.end.loses')}</p>
-        <ul style={{ margin: '8px 0 0', paddingLeft: 18, maxHeight: 180, overflow: 'auto' }}>
+        <ul className="bullets over-8 scroll-s">
           {[...selected].slice(0, 50).map((id) => (
             <li key={id}>{names.get(id) ?? id}</li>
           ))}

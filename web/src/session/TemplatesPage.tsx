@@ -70,8 +70,7 @@ export function TemplatesPage() {
           <ImageMark name={x.template.spec.kernel?.image ?? x.name} />
           <button
             type="button"
-            className="copy rowlink"
-            style={{ padding: 0 }}
+            className="copy rowlink pad-0"
             title={x.name}
             onClick={() => void go({ search: (old) => ({ ...old, open: x.id }) })}>
             {x.name}
@@ -109,7 +108,7 @@ export function TemplatesPage() {
       title: '',
       width: '160px',
       cell: (x) => (
-        <span className="row" style={{ justifyContent: 'flex-end' }}>
+        <span className="row to-end">
           {kindOf(x) === 'session' && (
             <Button size="compact-xs" onClick={() => void go({ to: '/sessions/new', search: { template: x.id } })}>
               {t('template.use')}
@@ -260,12 +259,12 @@ function Editor({ of: x, onDone }: { of: Template | null; onDone: () => void }) 
         maxRows={26}
         spellCheck={false}
         data-autofocus
-        styles={{ input: { fontFamily: 'var(--b-mono)', fontSize: 12 } }}
+        classNames={{ input: 'codefield' }}
       />
       {error !== null && <ErrorState error={error} />}
       <Cli line={x ? `berth template show ${x.name} > ${x.name}.yaml` : 'berth template create FILE.yaml'} />
       {mine && (
-        <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <div className="row to-end">
           <Button type="submit" variant="filled" loading={busy}>
             {x ? t('do.save') : t('template.create')}
           </Button>

@@ -139,10 +139,10 @@ export function Terminal({ session, active }: { session: string; active: boolean
     }
   }, [session, turn])
   return (
-    <div style={{ position: 'relative' }}>
-      <div ref={box} style={{ height: 440, padding: '8px 0 8px 12px' }} aria-label={t('tab.terminal')} />
+    <div className="holder">
+      <div className="screen pad-screen" ref={box} aria-label={t('tab.terminal')} />
       {over && (
-        <div className="note" style={{ position: 'absolute', left: 12, right: 12, bottom: 12, alignItems: 'center' }}>
+        <div className="note at-foot">
           <span className="grow">{over}</span>
           <Button onClick={() => setTurn((n) => n + 1)}>{t('terminal.again')}</Button>
         </div>

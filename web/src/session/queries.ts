@@ -1,7 +1,10 @@
 import { queryOptions, useMutation, useQueryClient } from '@tanstack/react-query'
 import { func, funcBytes, funcText, gql, parsed, quoted } from '@/api/http'
+import type { ComputeContainer, ComputeSession, SessionExplanation, Told } from '@/api/graph'
 import type {
   CreatedSession,
+  CreateSession,
+  SessionConfig,
   Explanation as WireExplanation,
   IdleCheck as WireIdleCheck,
   KeptAlive,
@@ -14,22 +17,25 @@ import type { Page } from '@/design/paged'
 import { live, over } from '@/design/state'
 import { firstOf, tarOf } from './tar'
 
-export interface Session {
-  id: string
-  name: string
-  type: string
-  image: string
-  architecture: string
-  status: string
-  status_info: string
-  status_changed: string | null
-  result: string
-  user_email: string
-  group_name: string
-  scaling_group: string
-  created_at: string
-  terminated_at: string | null
-  startup_command: string | null
+type Plain = Told<
+  ComputeSession,
+  | 'id'
+  | 'name'
+  | 'type'
+  | 'image'
+  | 'architecture'
+  | 'status'
+  | 'status_info'
+  | 'result'
+  | 'user_email'
+  | 'group_name'
+  | 'scaling_group'
+  | 'created_at',
+  'status_changed' | 'terminated_at' | 'startup_command'
+>
+
+/** A session with what is JSON inside of text on the wire. */
+export interface Session extends Plain {
   slots: Record<string, string>
   why: string
   estimate: string | null
@@ -39,12 +45,10 @@ export interface Session {
 const fields = `id name type image architecture status status_info status_changed result user_email group_name scaling_group created_at terminated_at
   startup_command occupying_slots requested_slots service_ports explanation { msg estimate }`
 
-interface Raw extends Omit<Session, 'slots' | 'why' | 'estimate' | 'apps'> {
-  occupying_slots: string
-  requested_slots: string
-  service_ports: string
-  explanation: { msg: string | null; estimate: string | null } | null
-}
+type Raw = Plain &
+  Told<ComputeSession, 'occupying_slots' | 'requested_slots' | 'service_ports'> & {
+    explanation: Pick<SessionExplanation, 'msg' | 'estimate'> | null
+  }
 
 function sessionOf(r: Raw): Session {
   const held = parsed<Record<string, string>>(r.occupying_slots, {})
@@ -109,7 +113,6 @@ export const recentQuery = (me: string) =>
 export const queueQuery = queryOptions({
   queryKey: ['session', 'queue'],
   queryFn: ({ signal }) => listSessions({ status: 'waiting', order: 'created_at' }, '', 50, 0, signal),
-  refetchInterval: 15_000, // no event tells that a session waits for another reason
 })
 
 export const searchSessionsQuery = (text: string) =>
@@ -119,15 +122,12 @@ export const searchSessionsQuery = (text: string) =>
     queryFn: async ({ signal }) => (await listSessions(text ? { q: text, status: 'all' } : { status: 'live' }, '', 8, 0, signal)).items,
   })
 
-export interface Kernel {
-  id: string
-  cluster_role: string
-  cluster_idx: number
-  cluster_hostname: string
-  status: string
-  status_info: string
-  exit_code: number | null
-  agent: string | null
+type PlainKernel = Told<
+  ComputeContainer,
+  'id' | 'cluster_role' | 'cluster_idx' | 'cluster_hostname' | 'status' | 'status_info',
+  'exit_code' | 'agent'
+>
+export interface Kernel extends PlainKernel {
   stat: Stat
   slots: Record<string, string>
 }
@@ -137,21 +137,10 @@ export type Stat = Record<string, { current: string; capacity?: string; unit_hin
 
 export type Mount = SessionMount
 export type IdleCheck = Pick<WireIdleCheck, 'remaining' | 'phase' | 'why' | 'ends_at' | 'source' | 'dry_run'>
-export interface Explanation {
-  reason: string
-  msg: string
-  position: number | null
-  queue: number | null
-  estimate: string | null
-  remedies: string[] | null
-}
+export type Explanation = Told<SessionExplanation, 'reason' | 'msg', 'position' | 'queue' | 'estimate' | 'remedies'>
 
-export interface SessionDetail extends Session {
-  full_name: string
-  priority: number
-  tag: string | null
-  cluster_mode: string
-  cluster_size: number
+type Detail = Told<ComputeSession, 'full_name' | 'priority' | 'cluster_mode' | 'cluster_size', 'tag'>
+export interface SessionDetail extends Session, Detail {
   data: Record<string, unknown>
   history: Record<string, string>
   idle: Record<string, IdleCheck>
@@ -160,19 +149,12 @@ export interface SessionDetail extends Session {
   explanation: Explanation | null
 }
 
-interface RawDetail extends Raw {
-  full_name: string
-  priority: number
-  tag: string | null
-  cluster_mode: string
-  cluster_size: number
-  status_data: string
-  status_history: string
-  idle_checks: string
-  resource_opts: string
-  explanation: Explanation | null
-  containers: (Omit<Kernel, 'stat' | 'slots'> & { live_stat: string | null; last_stat: string | null; occupied_slots: string })[]
-}
+type RawDetail = Omit<Raw, 'explanation'> &
+  Detail &
+  Told<ComputeSession, 'status_data' | 'status_history' | 'idle_checks' | 'resource_opts'> & {
+    explanation: Explanation | null
+    containers: (PlainKernel & Told<ComputeContainer, 'occupied_slots', 'live_stat' | 'last_stat'>)[]
+  }
 
 export const sessionQuery = (id: string) =>
   queryOptions({
@@ -227,30 +209,9 @@ export const movesQuery = (id: string) =>
 
 export const logText = (id: string, kernel?: string) => funcText(`/session/${id}/logs`, kernel ? { query: { kernel_id: kernel } } : {})
 
-export interface CreateBody {
-  name: string
-  image: string
-  architecture?: string
-  type: string
-  group: string
-  enqueueOnly: boolean
-  reuseIfExists: boolean
-  startupCommand?: string
-  bootstrap_script?: string
-  starts_at?: string
-  batch_timeout?: string
-  priority?: number
-  clusterSize?: number
-  clusterMode?: string
-  config: {
-    environ?: Record<string, string>
-    resources: Record<string, string>
-    resource_opts?: Record<string, string>
-    scalingGroup?: string
-    mounts?: string[]
-    mount_map?: Record<string, string>
-  }
-}
+/** A session as this console asks for it: it is never waited for. */
+export type CreateBody = Omit<CreateSession, 'maxWaitSeconds' | 'config'> &
+  Required<Pick<CreateSession, 'type' | 'group'>> & { config: SessionConfig & Required<Pick<SessionConfig, 'resources'>> }
 
 /** What would happen. */
 export type DryRun = WireExplanation

@@ -105,8 +105,20 @@ test('the history of a session adds its kernels up, step by step', () => {
     until: at(3),
     step_seconds: 60,
     series: [
-      { kernel_id: 'a', points: [{ at: at(1), cpu_util: 100, mem: 5, net_rx: 1, net_tx: 2, devices: { cuda_util: 50 } }, { at: at(2), mem: 6 }] },
-      { kernel_id: 'b', points: [{ at: at(0), cpu_util: 50 }, { at: at(1), cpu_util: 100, mem: 1, net_rx: 4 }] },
+      {
+        kernel_id: 'a',
+        points: [
+          { at: at(1), cpu_util: 100, mem: 5, net_rx: 1, net_tx: 2, devices: { cuda_util: 50 } },
+          { at: at(2), mem: 6 },
+        ],
+      },
+      {
+        kernel_id: 'b',
+        points: [
+          { at: at(0), cpu_util: 50 },
+          { at: at(1), cpu_util: 100, mem: 1, net_rx: 4 },
+        ],
+      },
     ],
   }
   expect(samplesOf(h, 2)).toEqual([

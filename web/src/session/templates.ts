@@ -1,5 +1,6 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func, funcText } from '@/api/http'
+import type { Template as WireTemplate } from '@/api/types'
 import { amount } from '@/design/amounts'
 import { blank, sizeText, type Draft } from './draft'
 
@@ -25,16 +26,7 @@ export interface SessionTemplateBody {
   }
 }
 
-export interface Template {
-  name: string
-  id: string
-  created_at: string
-  is_owner: boolean
-  user_email: string
-  group_name: string
-  type: string
-  template: SessionTemplateBody
-}
+export type Template = Omit<WireTemplate, 'template'> & { template: SessionTemplateBody }
 
 export const kindOf = (t: Template): TemplateKind => (t.type === 'cluster' ? 'cluster' : 'session')
 

@@ -32,7 +32,7 @@ export function Gate({ children }: { children: ReactNode }) {
         <Mark size={40} />
         <h1>{t('login.title')}</h1>
         <LoginForm onDone={() => void client.resetQueries()} />
-        <button type="button" className="copy" style={{ alignSelf: 'center' }} onClick={() => setLanguage(lang === 'en' ? 'ko' : 'en')}>
+        <button type="button" className="copy self-center" onClick={() => setLanguage(lang === 'en' ? 'ko' : 'en')}>
           {lang === 'en' ? '한국어' : 'English'}
         </button>
       </main>
@@ -85,9 +85,7 @@ function WithMe({ children }: { children: ReactNode }) {
         closeOnClickOutside={false}
         title={t('login.again')}
         zIndex={500}>
-        <p className="soft" style={{ marginBottom: 12 }}>
-          {t('login.again.text')}
-        </p>
+        <p className="soft under-12">{t('login.again.text')}</p>
         {problem === null ? (
           <LoginForm as={me.email} onDone={() => void done()} />
         ) : (

@@ -46,7 +46,7 @@ export function Notices() {
   const now = useNow(30_000)
   const ended = useQuery(endedQuery(me.email)).data
   const ending = useQuery(endingQuery(me.email)).data
-  const invited = useQuery({ ...invitationsQuery, refetchInterval: 60_000 }).data
+  const invited = useQuery(invitationsQuery).data
   const key = `berth.read.${me.uuid}`
   const [read, setRead] = useState<Read>(() => readOf(key))
   const [open, setOpen] = useState(false)
@@ -88,7 +88,7 @@ export function Notices() {
         </button>
       </Popover.Target>
       <Popover.Dropdown p={0} aria-label={t('notice.title')}>
-        <div className="row" style={{ padding: '10px 16px', borderBottom: '1px solid var(--b-line)' }}>
+        <div className="row pad-line line-below">
           <strong className="grow section-title">{t('notice.title')}</strong>
           {unread.length > 0 && (
             <Button size="compact-xs" onClick={mark}>
@@ -96,9 +96,9 @@ export function Notices() {
             </Button>
           )}
         </div>
-        <div style={{ maxHeight: 360, overflow: 'auto' }}>
+        <div className="scroll-l">
           {all.length === 0 ? (
-            <div className="stack" style={{ padding: 16 }}>
+            <div className="stack pad-m">
               <strong className="section-title">{t('notice.none')}</strong>
               <p className="small soft">{t('notice.none.text')}</p>
               <Cli line="berth session events" />
@@ -106,24 +106,19 @@ export function Notices() {
           ) : (
             all.slice(0, 40).map((n) => (
               <button key={n.key} type="button" className="notice" onClick={() => follow(n)}>
-                <span
-                  style={{ color: n.kind === 'failed' ? 'var(--b-failed)' : n.kind === 'idle' ? 'var(--b-waiting)' : 'var(--b-ink-3)' }}>
+                <span className={n.kind === 'failed' ? 'bad' : n.kind === 'idle' ? 'warn' : 'dim'}>
                   <Icon name={icons[n.kind]} />
                 </span>
                 <span className="grow">
-                  <span style={{ fontWeight: isUnread(n, read) ? 600 : 400 }}>{textOf(n, now)}</span>
-                  {whyOf(n) && (
-                    <span className="small soft" style={{ display: 'block' }}>
-                      {whyOf(n)}
-                    </span>
-                  )}
+                  <span className={isUnread(n, read) ? 'strong' : ''}>{textOf(n, now)}</span>
+                  {whyOf(n) && <span className="small soft block">{whyOf(n)}</span>}
                 </span>
                 <span className="small dim">{n.kind !== 'idle' && <Ago at={new Date(n.at).toISOString()} />}</span>
               </button>
             ))
           )}
         </div>
-        <div style={{ padding: '10px 16px', borderTop: '1px solid var(--b-line)' }}>{desktop}</div>
+        <div className="pad-line line-above">{desktop}</div>
       </Popover.Dropdown>
     </Popover>
   )

@@ -130,8 +130,7 @@ export function Shell() {
         {narrow && rest.length > 0 && <More places={rest} at={where.pathname} />}
         <button
           type="button"
-          className="iconbtn foot"
-          style={{ marginTop: 'auto', alignSelf: 'flex-start' }}
+          className="iconbtn foot to-foot self-start"
           aria-label={t('nav.fold')}
           onClick={() => {
             setFolded(!folded)
@@ -144,9 +143,7 @@ export function Shell() {
         <Crumbs />
         <button type="button" className="find" onClick={() => setPalette(true)} aria-label={t('palette.label')}>
           <Icon name="search" size={14} />
-          <span className="grow" style={{ textAlign: 'left' }}>
-            {t('palette.short')}
-          </span>
+          <span className="grow to-left">{t('palette.short')}</span>
           <KeyHint keys={mac ? '⌘K' : 'Ctrl+K'} />
         </button>
         <Project />
@@ -160,9 +157,7 @@ export function Shell() {
           </Menu.Target>
           <Menu.Dropdown>
             <Menu.Label>
-              <span className="cut" style={{ display: 'block' }}>
-                {me.full_name || me.email}
-              </span>
+              <span className="cut block">{me.full_name || me.email}</span>
               <span className="small">{me.email}</span>
             </Menu.Label>
             <Menu.Item onClick={() => void go({ to: '/profile' })}>{t('nav.profile')}</Menu.Item>
@@ -186,7 +181,7 @@ export function Shell() {
       </main>
       <Palette open={palette} onClose={() => setPalette(false)} actions={actions} />
       <Modal opened={sheet} onClose={() => setSheet(false)} title={t('keys.title')}>
-        <dl className="facts" style={{ gridTemplateColumns: '1fr auto' }}>
+        <dl className="facts facts-keys">
           {(
             [
               [t('palette.label'), mac ? '⌘K' : 'Ctrl+K'],
@@ -202,7 +197,7 @@ export function Shell() {
             ] as [string, string][]
           ).map(([what, keys]) => [
             <dt key={what}>{what}</dt>,
-            <dd key={what + keys} style={{ textAlign: 'right' }}>
+            <dd className="num" key={what + keys}>
               <KeyHint keys={keys} />
             </dd>,
           ])}

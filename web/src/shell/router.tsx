@@ -47,8 +47,10 @@ const routes = [
   createRoute({
     getParentRoute: () => root,
     path: '/data',
-    validateSearch: (s: { tab?: string; make?: boolean } & SearchSchemaInput): { tab?: string; make?: boolean } => {
-      const out: { tab?: string; make?: boolean } = {}
+    validateSearch: (s: { tab?: string; q?: string; make?: boolean } & SearchSchemaInput): { tab?: string; q?: string; make?: boolean } => {
+      const out: { tab?: string; q?: string; make?: boolean } = {}
+      const q = text(s.q)
+      if (q) out.q = q
       const tab = text(s.tab)
       if (tab) out.tab = tab
       if (s.make) out.make = true
@@ -58,15 +60,15 @@ const routes = [
   }),
   page('/data/$folder', () => import('@/folder/FolderPage'), 'FolderPage', 'path', 'file'),
   page('/templates', () => import('@/session/TemplatesPage'), 'TemplatesPage', 'q', 'open'),
-  page('/images', () => import('@/image/ImagesPage'), 'ImagesPage', 'q'),
+  page('/images', () => import('@/image/ImagesPage'), 'ImagesPage', 'q', 'order'),
   page('/profile', () => import('@/tenancy/ProfilePage'), 'ProfilePage', 'tab'),
   page('/admin/cluster', () => import('@/resource/ClusterPage'), 'ClusterPage', 'tab', 'group', 'agent', 'q', 'show', 'order'),
   page('/admin/users', () => import('@/tenancy/UsersPage'), 'UsersPage', 'q', 'status', 'order'),
   page('/admin/users/import', () => import('@/tenancy/ImportPage'), 'ImportPage'),
-  page('/admin/keypairs', () => import('@/tenancy/KeypairsPage'), 'KeypairsPage', 'q', 'status'),
-  page('/admin/projects', () => import('@/tenancy/ProjectsPage'), 'ProjectsPage', 'tab'),
-  page('/admin/policies', () => import('@/resource/PoliciesPage'), 'PoliciesPage', 'tab'),
-  page('/admin/offers', () => import('@/resource/OffersPage'), 'OffersPage', 'tab'),
+  page('/admin/keypairs', () => import('@/tenancy/KeypairsPage'), 'KeypairsPage', 'q', 'status', 'order'),
+  page('/admin/projects', () => import('@/tenancy/ProjectsPage'), 'ProjectsPage', 'tab', 'q', 'status', 'order'),
+  page('/admin/policies', () => import('@/resource/PoliciesPage'), 'PoliciesPage', 'tab', 'q'),
+  page('/admin/offers', () => import('@/resource/OffersPage'), 'OffersPage', 'tab', 'q'),
   page('/admin/usage', () => import('@/operation/UsagePage'), 'UsagePage', 'tab', 'month', 'by', 'figure', 'of'),
   page('/admin/audit', () => import('@/operation/AuditPage'), 'AuditPage', 'q', 'result', 'action', 'who', 'domain', 'from', 'until'),
   page('/admin/settings', () => import('@/operation/SettingsPage'), 'SettingsPage'),

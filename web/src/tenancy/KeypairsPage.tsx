@@ -30,7 +30,8 @@ export function KeypairsPage() {
   const go = useNavigate({ from: '/admin/keypairs' })
   useTitle(t('nav.keypairs'))
   const filter = keypairFilter(search.q, search.status)
-  const paged = usePaged<Keypair>(['tenancy', 'keypairs', filter], (l, o, s) => listKeypairs(filter, l, o, s))
+  const order = search.order ?? 'user_id'
+  const paged = usePaged<Keypair>(['tenancy', 'keypairs', filter, order], (l, o, s) => listKeypairs(filter, order, l, o, s))
   const [open, setOpen] = useState<Keypair | 'new' | null>(null)
   const set = (part: Partial<typeof search>) => void go({ search: (old) => ({ ...old, ...part }), replace: true })
   const dash = <span className="dim">–</span>
@@ -38,19 +39,41 @@ export function KeypairsPage() {
     {
       id: 'key',
       title: t('keypair.key'),
-      width: 'minmax(220px, 1fr)',
+      width: 'minmax(190px, 1fr)',
+      sort: 'access_key',
       cell: (k) => (
         <span className="row">
           <code>{k.access_key}</code> {k.is_main && <span className="tag">{t('keypair.main')}</span>}
         </span>
       ),
     },
-    { id: 'status', title: t('col.status'), width: '110px', cell: (k) => <StateBadge status={k.is_active ? 'active' : 'inactive'} /> },
-    { id: 'who', title: t('share.who'), width: 'minmax(180px, 2fr)', cell: (k) => <span title={k.user_id}>{k.user_id}</span> },
-    { id: 'policy', title: t('user.policy'), width: '140px', wide: true, cell: (k) => k.resource_policy },
-    { id: 'used', title: t('keypair.used'), width: '130px', wide: true, cell: (k) => <Ago at={k.last_used} /> },
-    { id: 'n', title: t('keypair.requests'), width: '100px', num: true, wide: true, cell: (k) => k.num_queries?.toLocaleString() ?? dash },
-    { id: 'since', title: t('user.since'), width: '120px', wide: true, cell: (k) => <Ago at={k.created_at} /> },
+    {
+      id: 'status',
+      title: t('col.status'),
+      width: '110px',
+      wide: true,
+      sort: 'is_active',
+      cell: (k) => <StateBadge status={k.is_active ? 'active' : 'inactive'} />,
+    },
+    {
+      id: 'who',
+      title: t('share.who'),
+      width: 'minmax(180px, 2fr)',
+      sort: 'user_id',
+      cell: (k) => <span title={k.user_id}>{k.user_id}</span>,
+    },
+    { id: 'policy', title: t('user.policy'), width: '140px', wide: true, sort: 'resource_policy', cell: (k) => k.resource_policy },
+    { id: 'used', title: t('keypair.used'), width: '130px', wide: true, sort: 'last_used', cell: (k) => <Ago at={k.last_used} /> },
+    {
+      id: 'n',
+      title: t('keypair.requests'),
+      width: '100px',
+      num: true,
+      wide: true,
+      sort: 'num_queries',
+      cell: (k) => k.num_queries?.toLocaleString() ?? dash,
+    },
+    { id: 'since', title: t('user.since'), width: '120px', wide: true, sort: 'created_at', cell: (k) => <Ago at={k.created_at} /> },
   ]
   return (
     <div className="page">
@@ -83,6 +106,8 @@ export function KeypairsPage() {
           error={paged.error}
           retry={paged.retry}
           onOpen={setOpen}
+          order={order}
+          onOrder={(o) => set({ order: o } as Partial<typeof search>)}
           empty={
             <EmptyState
               title={t('keypair.none')}
@@ -181,6 +206,8 @@ function KeypairForm({ of: k, onDone }: { of: Keypair | null; onDone: () => void
           value={policy}
           onChange={(v) => setPolicy(v ?? policy)}
           data={[...new Set([...(policies.data ?? []).map((p) => p.name), policy])]}
+          searchable
+          limit={100}
           allowDeselect={false}
           className="grow"
         />

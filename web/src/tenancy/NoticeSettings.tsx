@@ -71,7 +71,7 @@ function Wishes({ of: p, onSecret }: { of: Preferences; onSecret: (secret: strin
           <div className="stack">
             <p className="small soft">{p.no_email ? t('notify.nomail') : t('notify.email.to', { email: p.email })}</p>
             <Checkbox.Group value={email} onChange={setEmail}>
-              <fieldset className="stack tight" aria-label={t('notify.email')} style={plain}>
+              <fieldset className="stack tight bare pad-0" aria-label={t('notify.email')}>
                 {kinds}
               </fieldset>
             </Checkbox.Group>
@@ -95,12 +95,12 @@ function Wishes({ of: p, onSecret }: { of: Preferences; onSecret: (secret: strin
               onChange={(e) => setUrl(e.currentTarget.value)}
             />
             <Checkbox.Group value={address ? hook : []} onChange={setHook}>
-              <fieldset className="stack tight" aria-label={t('notify.webhook')} disabled={!address} style={plain}>
+              <fieldset className="stack tight bare pad-0" aria-label={t('notify.webhook')} disabled={!address}>
                 {kinds}
               </fieldset>
             </Checkbox.Group>
             {p.webhook_url && (
-              <Button size="compact-sm" style={{ alignSelf: 'flex-start' }} onClick={() => setAsk(true)}>
+              <Button className="self-start" size="compact-sm" onClick={() => setAsk(true)}>
                 {t('notify.secret.new')}
               </Button>
             )}
@@ -108,7 +108,7 @@ function Wishes({ of: p, onSecret }: { of: Preferences; onSecret: (secret: strin
         </Panel>
         {act.shown}
         {test.shown}
-        <Button type="submit" variant="filled" style={{ alignSelf: 'flex-start' }} loading={act.busy} disabled={same}>
+        <Button className="self-start" type="submit" variant="filled" loading={act.busy} disabled={same}>
           {t('do.save')}
         </Button>
       </form>
@@ -126,7 +126,6 @@ function Wishes({ of: p, onSecret }: { of: Preferences; onSecret: (secret: strin
   )
 }
 
-const plain = { border: 0, padding: 0, margin: 0 }
 const alike = (a: string[], b: string[]) => a.length === b.length && a.every((k) => b.includes(k))
 
 const most = 20
@@ -161,7 +160,7 @@ function Line({ of: d }: { of: Delivery }) {
       <span className="grow">
         {d.kind === 'test' ? t('notify.kind.test') : d.text}
         {d.state !== 'sent' && d.error && (
-          <span className="small" style={{ display: 'block', color: d.state === 'failed' ? 'var(--b-failed)' : 'var(--b-ink-2)' }}>
+          <span className={`small block ${d.state === 'failed' ? 'bad' : 'soft'}`}>
             {d.error} ({t('notify.attempts', { n: d.attempts })})
           </span>
         )}

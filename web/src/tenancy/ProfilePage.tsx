@@ -106,12 +106,7 @@ function Account() {
           }}>
           <TextInput label={t('profile.fullname')} value={name} onChange={(e) => setName(e.currentTarget.value)} maxLength={64} />
           {act.shown}
-          <Button
-            type="submit"
-            variant="filled"
-            style={{ alignSelf: 'flex-start' }}
-            loading={act.busy}
-            disabled={name.trim() === me.full_name}>
+          <Button className="self-start" type="submit" variant="filled" loading={act.busy} disabled={name.trim() === me.full_name}>
             {t('do.save')}
           </Button>
         </form>
@@ -119,9 +114,7 @@ function Account() {
       <Panel title={t('profile.look')}>
         <div className="stack">
           <div className="row wrap">
-            <span className="soft" style={{ width: 120 }}>
-              {t('profile.theme')}
-            </span>
+            <span className="soft w-120">{t('profile.theme')}</span>
             <SegmentedControl
               size="xs"
               value={colorScheme}
@@ -131,9 +124,7 @@ function Account() {
             />
           </div>
           <div className="row wrap">
-            <span className="soft" style={{ width: 120 }}>
-              {t('profile.language')}
-            </span>
+            <span className="soft w-120">{t('profile.language')}</span>
             <SegmentedControl
               size="xs"
               value={lang}
@@ -183,7 +174,7 @@ function Password() {
           autoComplete="new-password"
         />
         {act.shown}
-        <Button type="submit" variant="filled" style={{ alignSelf: 'flex-start' }} loading={act.busy}>
+        <Button className="self-start" type="submit" variant="filled" loading={act.busy}>
           {t('profile.password.do')}
         </Button>
       </form>
@@ -248,7 +239,7 @@ function Totp() {
                   required
                   w={200}
                 />
-                <Button type="submit" variant="filled" style={{ alignSelf: 'flex-start' }} loading={act.busy}>
+                <Button className="self-start" type="submit" variant="filled" loading={act.busy}>
                   {t('profile.totp.do')}
                 </Button>
               </form>
@@ -412,7 +403,7 @@ function Tokens() {
           <div key={k.id} className="row wrap">
             <span className="grow">
               {k.name} {k.read_only && <span className="tag">{t('profile.readonly')}</span>}
-              <span className="small dim" style={{ display: 'block' }}>
+              <span className="small dim block">
                 {t('profile.used')} <Ago at={k.last_used} />
                 {k.expires_at && (
                   <>
@@ -428,8 +419,7 @@ function Tokens() {
           </div>
         ))}
         <form
-          className="row wrap"
-          style={{ alignItems: 'flex-end' }}
+          className="row wrap to-bottom"
           onSubmit={(e) => {
             e.preventDefault()
             void act.run(async () => {
@@ -578,10 +568,10 @@ function Dotfiles() {
               autosize
               minRows={8}
               maxRows={20}
-              styles={{ input: { fontFamily: 'var(--b-mono)', fontSize: 12 } }}
+              classNames={{ input: 'codefield' }}
             />
             {act.shown}
-            <div className="row" style={{ justifyContent: 'flex-end' }}>
+            <div className="row to-end">
               <Button onClick={() => setEdit(null)}>{t('do.cancel')}</Button>
               <Button type="submit" variant="filled" loading={act.busy}>
                 {t('do.save')}

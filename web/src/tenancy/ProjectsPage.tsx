@@ -4,39 +4,54 @@ import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
 import { parsed } from '@/api/http'
 import { amount, isMemory, order, slotName } from '@/design/amounts'
-import { Listing, type Column } from '@/design/DataTable'
+import { DataTable, Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
+import { usePaged } from '@/design/paged'
 import { Ago, EmptyState, ErrorState, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
+import { holds, SearchField } from '@/design/SearchField'
 import { slotsQuery } from '@/resource/queries'
-import { t } from '@/words'
+import { t, type Word } from '@/words'
 import { isSuper, useMe } from './me'
 import {
   createDomain,
   createProject,
   domainsQuery,
+  listProjects,
   membersQuery,
   modifyDomain,
   modifyProject,
-  projectsQuery,
+  projectFilter,
   type Domain,
+  type Member,
   type Project,
 } from './queries'
 
 const GiB = 2 ** 30
 const route = getRouteApi('/admin/projects')
+const statuses = ['active', 'inactive', 'all'] as const
 
 export function ProjectsPage() {
   const me = useMe()
-  const tab = route.useSearch().tab ?? 'projects'
+  const search = route.useSearch()
+  const tab = search.tab ?? 'projects'
   const go = useNavigate({ from: '/admin/projects' })
   useTitle(t('nav.projects'))
-  const projects = useQuery(projectsQuery)
+  const filter = projectFilter(search.q, search.status)
+  const order = search.order ?? 'name'
+  const paged = usePaged<Project>(['tenancy', 'projects', filter, order], (l, o, s) => listProjects(filter, order, l, o, s))
+  const set = (part: Partial<typeof search>) => void go({ search: (old) => ({ ...old, ...part }), replace: true })
   const domains = useQuery({ ...domainsQuery, enabled: isSuper(me) })
   const [open, setOpen] = useState<Project | 'new' | null>(null)
   const [domain, setDomain] = useState<Domain | 'new' | null>(null)
   const columns: Column<Project>[] = [
-    { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', cell: (p) => <span style={{ fontWeight: 500 }}>{p.name}</span> },
-    { id: 'status', title: t('col.status'), width: '120px', cell: (p) => <StateBadge status={p.is_active ? 'active' : 'inactive'} /> },
+    { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', sort: 'name', cell: (p) => <strong className="cut">{p.name}</strong> },
+    {
+      id: 'status',
+      title: t('col.status'),
+      width: '120px',
+      sort: 'is_active',
+      cell: (p) => <StateBadge status={p.is_active ? 'active' : 'inactive'} />,
+    },
     {
       id: 'desc',
       title: t('project.desc'),
@@ -44,7 +59,7 @@ export function ProjectsPage() {
       wide: true,
       cell: (p) => p.description || <span className="dim">–</span>,
     },
-    { id: 'domain', title: t('user.domain'), width: '120px', wide: true, cell: (p) => p.domain_name },
+    { id: 'domain', title: t('user.domain'), width: '120px', wide: true, sort: 'domain_name', cell: (p) => p.domain_name },
     {
       id: 'groups',
       title: t('cluster.groups'),
@@ -52,10 +67,10 @@ export function ProjectsPage() {
       wide: true,
       cell: (p) => p.scaling_groups.join(', ') || <span className="dim">–</span>,
     },
-    { id: 'since', title: t('user.since'), width: '120px', wide: true, cell: (p) => <Ago at={p.created_at} /> },
+    { id: 'since', title: t('user.since'), width: '120px', wide: true, sort: 'created_at', cell: (p) => <Ago at={p.created_at} /> },
   ]
   const domainColumns: Column<Domain>[] = [
-    { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', cell: (d) => <span style={{ fontWeight: 500 }}>{d.name}</span> },
+    { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', cell: (d) => <strong className="cut">{d.name}</strong> },
     { id: 'status', title: t('col.status'), width: '120px', cell: (d) => <StateBadge status={d.is_active ? 'active' : 'inactive'} /> },
     {
       id: 'desc',
@@ -81,28 +96,61 @@ export function ProjectsPage() {
           </Tabs.List>
         </Tabs>
       )}
+      <div className="row wrap">
+        {tab !== 'domains' &&
+          statuses.map((s) => (
+            <button
+              key={s}
+              type="button"
+              className="chip"
+              aria-pressed={(search.status ?? 'active') === s}
+              onClick={() => set({ status: s === 'active' ? undefined : s } as Partial<typeof search>)}>
+              {s === 'all' ? t('filter.all') : t(`status.${s}` as Word)}
+            </button>
+          ))}
+        <SearchField
+          key={tab}
+          label={t(tab === 'domains' ? 'domain.find' : 'project.find')}
+          value={search.q}
+          onFind={(q) => set({ q } as Partial<typeof search>)}
+        />
+      </div>
       <div className="panel">
         {tab === 'domains' ? (
           <Listing
             label={t('project.domains')}
             columns={domainColumns}
-            rows={domains.data}
+            rows={domains.data?.filter((d) => holds(`${d.name} ${d.description}`, search.q))}
             rowKey={(d) => d.name}
             onOpen={setDomain}
             error={domains.error}
             retry={() => void domains.refetch()}
-            empty={<EmptyState title={t('project.none')} cli="berth domain create NAME" />}
+            empty={<EmptyState title={search.q ? t('find.none') : t('project.none')} cli="berth domain create NAME" />}
           />
         ) : (
-          <Listing
+          <DataTable
             label={t('nav.projects')}
             columns={columns}
-            rows={projects.data}
+            total={paged.total}
+            row={paged.row}
             rowKey={(p) => p.id}
+            onRange={paged.onRange}
             onOpen={setOpen}
-            error={projects.error}
-            retry={() => void projects.refetch()}
-            empty={<EmptyState title={t('project.none')} text={t('project.none.text')} cli="berth project create NAME" />}
+            order={order}
+            onOrder={(o) => set({ order: o })}
+            error={paged.error}
+            retry={paged.retry}
+            empty={
+              search.q || search.status ? (
+                <EmptyState
+                  title={t('find.none')}
+                  cli="berth project list"
+                  action={<Button onClick={() => void go({ search: {} })}>{t('filter.clear')}</Button>}
+                />
+              ) : (
+                <EmptyState title={t('project.none')} text={t('project.none.text')} cli="berth project create NAME" />
+              )
+            }
           />
         )}
       </div>
@@ -159,6 +207,8 @@ function ProjectForm({ of: p, onDone }: { of: Project | null; onDone: () => void
             value={domain}
             onChange={(v) => setDomain(v ?? domain)}
             data={(domains.data ?? []).map((d) => d.name)}
+            searchable
+            limit={100}
             allowDeselect={false}
           />
         )}
@@ -171,7 +221,7 @@ function ProjectForm({ of: p, onDone }: { of: Project | null; onDone: () => void
           />
         )}
         {error !== null && <ErrorState error={error} />}
-        <div className="row" style={{ justifyContent: 'flex-end' }}>
+        <div className="row to-end">
           <Button onClick={onDone}>{t('do.cancel')}</Button>
           <Button type="submit" variant="filled" loading={busy}>
             {p ? t('do.save') : t('project.create')}
@@ -197,7 +247,7 @@ function Members({ of: p }: { of: Project }) {
   }
   return (
     <Panel title={t('project.members', { n: q.data?.length ?? 0 })} body={false}>
-      <div className="lines" style={{ maxHeight: 280, overflow: 'auto' }}>
+      <div className="lines">
         <form
           className="row"
           onSubmit={(e) => {
@@ -230,19 +280,61 @@ function Members({ of: p }: { of: Project }) {
             <Skeleton lines={2} />
           </div>
         ) : (
-          q.data.map((m) => (
-            <div key={m.uuid} className="row">
-              <span className="grow cut">
-                {m.email} {m.is_admin && <span className="tag">{t('role.admin')}</span>}
-              </span>
-              <Button size="compact-sm" onClick={() => void change('remove', m.uuid)}>
-                {t('project.removemember')}
-              </Button>
-            </div>
-          ))
+          q.data.length > 0 && <MemberRows rows={q.data} onRemove={(who) => void change('remove', who)} />
         )}
       </div>
     </Panel>
+  )
+}
+
+/** The members, of whom there may be thousands: only those in view are drawn. */
+function MemberRows({ rows, onRemove }: { rows: Member[]; onRemove: (uuid: string) => void }) {
+  const [q, setQ] = useState('')
+  const columns: Column<Member>[] = [
+    {
+      id: 'email',
+      title: t('share.who'),
+      width: 'minmax(160px, 1fr)',
+      cell: (m) => (
+        <span className="row">
+          <span className="cut" title={m.email}>
+            {m.email}
+          </span>
+          {m.is_admin && <span className="tag">{t('role.admin')}</span>}
+        </span>
+      ),
+    },
+    {
+      id: 'go',
+      title: '',
+      width: '110px',
+      cell: (m) => (
+        <Button size="compact-sm" h={26} onClick={() => onRemove(m.uuid)}>
+          {t('project.removemember')}
+        </Button>
+      ),
+    },
+  ]
+  return (
+    <div className="members">
+      {rows.length > 10 && (
+        <TextInput
+          type="search"
+          size="xs"
+          placeholder={t('user.find')}
+          aria-label={t('user.find')}
+          value={q}
+          onChange={(e) => setQ(e.currentTarget.value)}
+        />
+      )}
+      <Listing
+        label={t('project.members', { n: rows.length })}
+        columns={columns}
+        rows={q ? rows.filter((m) => holds(`${m.email} ${m.full_name}`, q)) : rows}
+        rowKey={(m) => m.uuid}
+        empty={<p className="small soft pad">{t('find.none')}</p>}
+      />
+    </div>
   )
 }
 
@@ -306,7 +398,7 @@ function DomainForm({ of: d, onDone }: { of: Domain | null; onDone: () => void }
         />
       )}
       {error !== null && <ErrorState error={error} />}
-      <div className="row" style={{ justifyContent: 'flex-end' }}>
+      <div className="row to-end">
         <Button onClick={onDone}>{t('do.cancel')}</Button>
         <Button type="submit" variant="filled" loading={busy}>
           {d ? t('do.save') : t('project.createdomain')}

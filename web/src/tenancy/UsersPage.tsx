@@ -1,7 +1,8 @@
 import { Button, Modal, MultiSelect, PasswordInput, Select, Switch, TextInput } from '@mantine/core'
+import { useDebouncedValue } from '@mantine/hooks'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
-import { useState, type FormEvent } from 'react'
+import { useRef, useState, type FormEvent } from 'react'
 import { quoted } from '@/api/http'
 import { DataTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
@@ -11,7 +12,7 @@ import { SearchField } from '@/design/SearchField'
 import { t, tAny, type Word } from '@/words'
 import { password } from './bulk'
 import { isSuper, useMe } from './me'
-import { createUser, domainsQuery, listUsers, modifyUser, projectsQuery, userPoliciesQuery, type User } from './queries'
+import { createUser, domainsQuery, listUsers, modifyUser, projectChoicesQuery, userPoliciesQuery, type User } from './queries'
 
 const route = getRouteApi('/admin/users')
 const statuses = ['active', 'inactive', 'all'] as const
@@ -42,7 +43,7 @@ export function UsersPage() {
       width: 'minmax(200px, 2fr)',
       sort: 'email',
       cell: (u) => (
-        <span style={{ fontWeight: 500 }} title={u.email}>
+        <span className="medium" title={u.email}>
           {u.email}
         </span>
       ),
@@ -154,7 +155,6 @@ export function UsersPage() {
 function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
   const me = useMe()
   const client = useQueryClient()
-  const projects = useQuery(projectsQuery)
   const domains = useQuery({ ...domainsQuery, enabled: isSuper(me) })
   const policies = useQuery(userPoliciesQuery)
   const [email, setEmail] = useState(u?.email ?? '')
@@ -169,8 +169,14 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
   const [error, setError] = useState<unknown>(null)
   const [made, setMade] = useState(false)
   const [ask, setAsk] = useState(false)
-  const own = (projects.data ?? []).filter((p) => p.domain_name === domain)
-  const chosen = groups ?? own.filter((p) => p.name === 'default').map((p) => p.id)
+  const [find, setFind] = useState('')
+  const [looked] = useDebouncedValue(find.trim(), 200)
+  const found = useQuery(projectChoicesQuery(domain, looked)).data ?? []
+  const usual = useQuery({ ...projectChoicesQuery(domain, 'default'), enabled: !u }).data?.filter((p) => p.name === 'default') ?? []
+  const chosen = groups ?? usual.map((p) => p.id)
+  // What is chosen keeps its name when the search goes on to others.
+  const known = useRef(new Map<string, string>())
+  for (const p of [...(u?.groups ?? []), ...usual, ...found]) known.current.set(p.id, p.name)
   const submit = (e: FormEvent) => {
     e.preventDefault()
     setBusy(true)
@@ -203,7 +209,7 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
           <Copy text={pass} />
         </div>
         <p className="soft small">{mustChange ? t('user.made.change') : t('profile.once')}</p>
-        <Button variant="filled" onClick={onDone} style={{ alignSelf: 'flex-end' }}>
+        <Button className="self-end" variant="filled" onClick={onDone}>
           {t('do.close')}
         </Button>
       </div>
@@ -241,6 +247,8 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
               setGroups(null)
             }}
             data={(domains.data ?? []).filter((d) => d.is_active).map((d) => d.name)}
+            searchable
+            limit={100}
             allowDeselect={false}
             className="grow"
           />
@@ -250,6 +258,8 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
           value={policy}
           onChange={(v) => setPolicy(v ?? policy)}
           data={[...new Set([...(policies.data ?? []), policy])]}
+          searchable
+          limit={100}
           allowDeselect={false}
           className="grow"
         />
@@ -258,8 +268,11 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
         label={t('nav.projects')}
         value={chosen}
         onChange={setGroups}
-        data={own.map((p) => ({ value: p.id, label: p.name }))}
+        data={[...new Set([...chosen, ...found.map((p) => p.id)])].map((id) => ({ value: id, label: known.current.get(id) ?? id }))}
         searchable
+        searchValue={find}
+        onSearchChange={setFind}
+        nothingFoundMessage={t('find.none')}
       />
       <PasswordInput
         label={u ? t('user.newpassword') : t('login.password')}

@@ -1,19 +1,13 @@
 import { queryOptions, useSuspenseQuery } from '@tanstack/react-query'
 import { useSyncExternalStore } from 'react'
+import type { Told, User } from '@/api/graph'
 import { gql } from '@/api/http'
+import type { ProjectRef } from '@/api/types'
 
-export interface Me {
-  email: string
-  username: string
-  full_name: string
-  role: string
-  domain_name: string
-  uuid: string
-  totp_activated: boolean
-  main_access_key: string
-  need_password_change: boolean
-  groups: { id: string; name: string }[]
-}
+export type Me = Told<
+  User,
+  'email' | 'username' | 'full_name' | 'role' | 'domain_name' | 'uuid' | 'totp_activated' | 'main_access_key' | 'need_password_change'
+> & { groups: ProjectRef[] }
 
 export const meQuery = queryOptions({
   queryKey: ['tenancy', 'me'],

@@ -42,10 +42,8 @@ export function Secret({ rows }: { rows: [string, string][] }) {
         <strong>{t('profile.once')}</strong>
         {rows.map(([k, v]) => (
           <span key={k} className="row wrap">
-            <span className="soft" style={{ width: 90 }}>
-              {k}
-            </span>
-            <code style={{ overflowWrap: 'anywhere', whiteSpace: 'pre-wrap' }}>{v.length > 200 ? v.slice(0, 60) + '…' : v}</code>
+            <span className="soft w-90">{k}</span>
+            <code className="lines-kept">{v.length > 200 ? v.slice(0, 60) + '…' : v}</code>
             <Copy text={v} label={t('do.copy')} />
           </span>
         ))}

@@ -1,5 +1,6 @@
-import { queryOptions } from '@tanstack/react-query'
-import { func, gql, mutate } from '@/api/http'
+import { keepPreviousData, queryOptions } from '@tanstack/react-query'
+import type { GroupNode, Told } from '@/api/graph'
+import { func, gql, mutate, quoted } from '@/api/http'
 import type {
   AdminKeypair,
   Deliveries,
@@ -14,7 +15,6 @@ import type {
   OTPStatus,
   PreferenceChange,
   Preferences,
-  Project as WireProject,
   SSHKeypair,
   SSHPublicKey,
   Tenancy,
@@ -72,20 +72,51 @@ export const createUser = (email: string, props: UserProps) =>
 export const modifyUser = (email: string, props: UserProps) =>
   mutate('mutation($e: String!, $p: ModifyUserInput!) { modify_user(email: $e, props: $p) { ok msg } }', { e: email, p: props })
 
-export type Project = Pick<
-  WireProject,
-  'id' | 'name' | 'description' | 'is_active' | 'created_at' | 'domain_name' | 'resource_policy' | 'type' | 'scaling_groups'
+type Node = Told<
+  GroupNode,
+  'row_id' | 'name' | 'description' | 'is_active' | 'created_at' | 'domain_name' | 'resource_policy' | 'type' | 'scaling_groups'
 >
+export type Project = Omit<Node, 'row_id'> & { id: string }
 
-export const projectsQuery = queryOptions({
-  queryKey: ['tenancy', 'projects'],
-  queryFn: async () =>
-    (
-      await gql<{ groups: Project[] }>(
-        'query { groups { id name description is_active created_at domain_name resource_policy type scaling_groups } }',
-      )
-    ).groups,
-})
+const projectFields = 'row_id name description is_active created_at domain_name resource_policy type scaling_groups'
+
+/** The condition of a list of projects: a part of the name or the description, in any case, and whether they are active. */
+export function projectFilter(q: string | undefined, status: string | undefined, domain?: string): string {
+  const out: string[] = []
+  if (q) {
+    const like = quoted(`%${q.replace(/[%_]/g, '\\$&')}%`)
+    out.push(`(name ilike ${like} | description ilike ${like})`)
+  }
+  if (status !== 'all') out.push(`is_active == ${status !== 'inactive'}`)
+  if (domain) out.push(`domain_name == ${quoted(domain)}`)
+  return out.join(' & ')
+}
+
+/** A page of projects. */
+export async function listProjects(
+  filter: string,
+  order: string,
+  limit: number,
+  offset: number,
+  signal?: AbortSignal,
+): Promise<Page<Project>> {
+  const d = await gql<{ group_nodes: { count: number; edges: { node: Node }[] } }>(
+    `query($f: String, $s: String, $l: Int!, $o: Int!) {
+      group_nodes(filter: $f, order: $s, first: $l, offset: $o) { count edges { node { ${projectFields} } } } }`,
+    { f: filter || null, s: order, l: limit, o: offset },
+    signal,
+  )
+  return { total: d.group_nodes.count, items: d.group_nodes.edges.map(({ node: { row_id, ...p } }) => ({ ...p, id: row_id })) }
+}
+
+/** Projects of a domain to choose from: the first by name, or those that match. */
+export const projectChoicesQuery = (domain: string, q: string) =>
+  queryOptions({
+    queryKey: ['tenancy', 'projects', 'choices', domain, q],
+    staleTime: 30_000,
+    placeholderData: keepPreviousData,
+    queryFn: async ({ signal }) => (await listProjects(projectFilter(q, 'all', domain), 'name', 50, 0, signal)).items,
+  })
 export const createProject = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: GroupInput!) { create_group(name: $n, props: $p) { ok msg } }', { n: name, p: props })
 export const modifyProject = (gid: string, props: Record<string, unknown>) =>
@@ -201,11 +232,17 @@ export type Keypair = OwnKeypair &
     num_queries: number
   }
 
-export async function listKeypairs(filter: string, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Keypair>> {
+export async function listKeypairs(
+  filter: string,
+  order: string,
+  limit: number,
+  offset: number,
+  signal?: AbortSignal,
+): Promise<Page<Keypair>> {
   const d = await gql<{ keypair_list: { total_count: number; items: Keypair[] } }>(
-    `query($l: Int!, $o: Int!, $f: String) { keypair_list(limit: $l, offset: $o, filter: $f, order: "user_id") { total_count items {
+    `query($l: Int!, $o: Int!, $f: String, $s: String) { keypair_list(limit: $l, offset: $o, filter: $f, order: $s) { total_count items {
       access_key user_id is_active is_admin is_main resource_policy rate_limit num_queries created_at last_used expires_at } } }`,
-    { l: limit, o: offset, f: filter || null },
+    { l: limit, o: offset, f: filter || null, s: order },
     signal,
   )
   return { items: d.keypair_list.items, total: d.keypair_list.total_count }

@@ -163,6 +163,10 @@ export const admin = {
   'project.domains': ['Domains', '도메인'],
   'project.newdomain': ['New domain', '새 도메인'],
   'project.createdomain': ['Create domain', '도메인 만들기'],
+  'project.find': ['Name or description', '이름 또는 설명'],
+  'domain.find': ['Name or description', '이름 또는 설명'],
+  'policy.find': ['Name of a policy', '정책 이름'],
+  'offer.find': ['Name', '이름'],
   'project.none': ['There are none', '없습니다'],
   'project.none.text': [
     'In a project, users of a domain share folders and resources.',

@@ -139,5 +139,6 @@ export const sessions = {
   'new.bad.mounts': ['Two folders would appear at the same place.', '두 폴더의 위치가 겹칩니다.'],
   'images.find': ['Find an image', '이미지 검색'],
   'images.all': ['Show all {n} images', '이미지 {n}개 모두 보기'],
+  'images.some': ['{n} of {of} images; search for others', '이미지 {of}개 중 {n}개 표시, 나머지는 검색하세요'],
   'images.nomatch': ['No image matches.', '일치하는 이미지가 없습니다.'],
 } as const

@@ -22,9 +22,26 @@ func (h *Handlers) agentWork(c route.Call) error {
 	for _, s := range sessions {
 		out.Sessions = append(out.Sessions, api.AgentSession{ID: string(s.ID), Name: s.Name, Type: string(s.Type), Status: string(s.Status),
 			User: s.UserEmail, AccessKey: string(s.AccessKey), CreatedAt: api.TimeText(s.CreatedAt), EndsBy: route.TimeOrNil(s.EndsBy),
-			Containers: s.Kernels})
+			Containers: s.Kernels, Devices: devicesOf(s.Devices)})
 	}
 	return route.OK(c, out)
+}
+
+// devicesOf are amounts as the wire has them; nil where nothing is held.
+func devicesOf(a map[cluster.SlotName]map[string]cluster.Amount) map[string]map[string]string {
+	var out map[string]map[string]string
+	for slot, amounts := range a {
+		for device, amount := range amounts {
+			if out == nil {
+				out = map[string]map[string]string{}
+			}
+			if out[string(slot)] == nil {
+				out[string(slot)] = map[string]string{}
+			}
+			out[string(slot)][device] = amount.String()
+		}
+	}
+	return out
 }
 
 func agentState(a *node.Agent) api.AgentWork {

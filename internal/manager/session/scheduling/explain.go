@@ -126,6 +126,7 @@ func (d *desk) tell(ctx context.Context, now time.Time) (again time.Time, err er
 		if err := tx.ExplainPending(ctx, infos, datas, ids); err != nil {
 			return fmt.Errorf("explain pending sessions: %w", err)
 		}
+		tx.Wake(store.TopicEvents)
 		for _, id := range ids {
 			tx.Wake(store.SessionTopic(id))
 		}

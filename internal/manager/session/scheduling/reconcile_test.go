@@ -134,6 +134,13 @@ func TestPlacesWhatFitsAndExplainsWhatWaits(t *testing.T) {
 	b.becomes(second, "PENDING", "capacity")
 	huge := b.session("", 64)
 	b.becomes(huge, "PENDING", "too-big")
+	var told, others int
+	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE o.id = s.resource_group),
+		count(*) FILTER (WHERE o.id <> s.resource_group) FROM object_changes o, sessions s WHERE o.noun = 'queue' AND s.id = $1`,
+		string(second)).Scan(&told, &others))
+	require.Positive(t, told, "readers of events hear of the queue")
+	require.LessOrEqual(t, told, 2, "once for each commit")
+	require.Zero(t, others)
 
 	b.exec(`UPDATE kernels SET status = 'TERMINATED', ended_at = now() WHERE session_id = $1`, string(first))
 	b.exec(`UPDATE sessions SET status = 'TERMINATED', ended_at = now() WHERE id = $1`, string(first))

@@ -14,7 +14,7 @@ SELECT p.name, p.created_at, p.max_vfolder_count, p.max_quota_scope_size, p.max_
 WHERE ($1::text = '' OR p.name = $1)
   AND ($2::uuid IS NULL OR EXISTS (SELECT 1 FROM project_members m JOIN projects j ON j.id = m.project_id
       WHERE m.user_id = $2 AND j.resource_policy = p.name))
-ORDER BY p.name LIMIT 100
+ORDER BY p.name LIMIT 10000
 `
 
 // Policies of projects: all of them, or those of the projects of one user.
@@ -49,7 +49,7 @@ const userPolicies = `-- name: UserPolicies :many
 SELECT p.name, p.created_at, p.max_vfolder_count, p.max_quota_scope_size, p.max_session_count_per_model_session, p.max_customized_image_count, p.max_customized_image_bytes, p.max_concurrent_logins FROM user_resource_policies p
 WHERE ($1::text = '' OR p.name = $1)
   AND ($2::uuid IS NULL OR EXISTS (SELECT 1 FROM users u WHERE u.id = $2 AND u.resource_policy = p.name))
-ORDER BY p.name LIMIT 100
+ORDER BY p.name LIMIT 10000
 `
 
 // Policies that limit folders.

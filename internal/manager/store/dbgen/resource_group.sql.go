@@ -124,7 +124,7 @@ func (q *Queries) InsertResourceGroup(ctx context.Context, name string) (int64, 
 
 const liveSessionsOnAgent = `-- name: LiveSessionsOnAgent :many
 SELECT s.id, s.name, s.type, s.status, s.status_info, u.email AS user_email, s.access_key, s.created_at, s.batch_timeout_ms, s.started_at, s.resource_group,
-       count(k.id)::bigint AS kernels
+       count(k.id)::bigint AS kernels, array_agg(k.allocation::text)::text[] AS allocations
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 WHERE k.agent_id = $1::text AND k.ended_at IS NULL GROUP BY s.id, u.email ORDER BY s.created_at, s.id LIMIT $2
 `
@@ -142,6 +142,7 @@ type LiveSessionsOnAgentRow struct {
 	StartedAt      *time.Time
 	ResourceGroup  string
 	Kernels        int64
+	Allocations    []string
 }
 
 // Whose work an agent still holds, the oldest first.
@@ -167,6 +168,7 @@ func (q *Queries) LiveSessionsOnAgent(ctx context.Context, agentID string, maxRo
 			&i.StartedAt,
 			&i.ResourceGroup,
 			&i.Kernels,
+			&i.Allocations,
 		); err != nil {
 			return nil, err
 		}

@@ -15,11 +15,14 @@ import (
 )
 
 const explainPending = `-- name: ExplainPending :exec
-UPDATE sessions s SET status_info = told.info, status_data = s.status_data || told.data
-FROM (SELECT unnest($1::text[]) AS info, unnest($2::jsonb[]) AS data, unnest($3::uuid[]) AS id) AS told
-WHERE s.id = told.id AND s.status = 'PENDING'
+WITH explained AS (
+    UPDATE sessions s SET status_info = told.info, status_data = s.status_data || told.data
+    FROM (SELECT unnest($1::text[]) AS info, unnest($2::jsonb[]) AS data, unnest($3::uuid[]) AS id) AS told
+    WHERE s.id = told.id AND s.status = 'PENDING' RETURNING s.resource_group)
+INSERT INTO object_changes (noun, id, kind) SELECT DISTINCT 'queue', e.resource_group, 'changed' FROM explained e
 `
 
+// Readers of live events are told of the queue of each resource group, whatever the number of its sessions.
 func (q *Queries) ExplainPending(ctx context.Context, infos []string, datas []json.RawMessage, ids []string) error {
 	_, err := q.db.Exec(ctx, explainPending, infos, datas, ids)
 	return err

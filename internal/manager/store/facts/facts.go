@@ -123,7 +123,9 @@ LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/
 	Templates    = Source{authz.Templates,
 		"session_templates t JOIN users u ON u.id = t.user_id JOIN projects p ON p.id = t.project_id", "t.id::text",
 		authz.Columns{authz.Owner: "t.user_id", authz.OwnerRole: "u.role", authz.Domain: "p.domain_name", authz.Project: "t.project_id"}}
-	Tasks = Source{authz.Tasks, "background_tasks t", "t.id::text", authz.Columns{authz.Owner: "t.owner"}}
+	Tasks       = Source{authz.Tasks, "background_tasks t", "t.id::text", authz.Columns{authz.Owner: "t.owner"}}
+	Invitations = Source{authz.Invitations, "folder_invitations n", "n.id::text", authz.Columns{
+		authz.Owner: "n.invitee_id", authz.Creator: "n.inviter_id"}}
 	// AuditEntries belong to whoever did it, in the domain and the role of that time.
 	AuditEntries = Source{authz.AuditEntries, "audit_log a", "a.id::text", authz.Columns{
 		authz.OwnerRole: "a.role", authz.Domain: "a.domain_name"}}
@@ -145,7 +147,8 @@ func Sources() map[string]Source {
 		"policies of keypairs": KeypairPolicies,
 		"policies of users":    UserPolicies, "policies of projects": ProjectPolicies, "resource groups": ResourceGroups, "agents": Agents,
 		"agent summaries": AgentSummaries,
-		"presets":         Presets, "idle checkers": IdleCheckers, "templates": Templates, "tasks": Tasks, "audit entries": AuditEntries,
+		"presets":         Presets, "idle checkers": IdleCheckers, "templates": Templates, "tasks": Tasks, "invitations": Invitations,
+		"audit entries":   AuditEntries,
 		"error logs":      ErrorLogs,
 		"usage intervals": UsageIntervals, "usage prices": UsagePrices,
 		"settings": Settings,

@@ -45,7 +45,7 @@ UPDATE agents SET resource_group = @resource_group WHERE id = @id;
 -- name: LiveSessionsOnAgent :many
 -- Whose work an agent still holds, the oldest first.
 SELECT s.id, s.name, s.type, s.status, s.status_info, u.email AS user_email, s.access_key, s.created_at, s.batch_timeout_ms, s.started_at, s.resource_group,
-       count(k.id)::bigint AS kernels
+       count(k.id)::bigint AS kernels, array_agg(k.allocation::text)::text[] AS allocations
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 WHERE k.agent_id = @agent_id::text AND k.ended_at IS NULL GROUP BY s.id, u.email ORDER BY s.created_at, s.id LIMIT @max_rows;
 

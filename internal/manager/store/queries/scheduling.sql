@@ -16,9 +16,12 @@ SELECT id, status, schedulable, devices, engine_ok, engine_error, disk_problem, 
 SELECT h.agent_id::text AS agent_id, h.allocation::jsonb AS allocation FROM held_devices h WHERE h.agent_id = ANY(@ids::text[]);
 
 -- name: ExplainPending :exec
-UPDATE sessions s SET status_info = told.info, status_data = s.status_data || told.data
-FROM (SELECT unnest(@infos::text[]) AS info, unnest(@datas::jsonb[]) AS data, unnest(@ids::uuid[]) AS id) AS told
-WHERE s.id = told.id AND s.status = 'PENDING';
+-- Readers of live events are told of the queue of each resource group, whatever the number of its sessions.
+WITH explained AS (
+    UPDATE sessions s SET status_info = told.info, status_data = s.status_data || told.data
+    FROM (SELECT unnest(@infos::text[]) AS info, unnest(@datas::jsonb[]) AS data, unnest(@ids::uuid[]) AS id) AS told
+    WHERE s.id = told.id AND s.status = 'PENDING' RETURNING s.resource_group)
+INSERT INTO object_changes (noun, id, kind) SELECT DISTINCT 'queue', e.resource_group, 'changed' FROM explained e;
 
 -- name: OverdueBatches :many
 -- The runner and the agent enforce the timeout first; this is the guard behind them.
