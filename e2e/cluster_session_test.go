@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,7 +123,8 @@ state_dir = %q
 
 func (l *lan) startAgent(h *lanHost) {
 	l.t.Helper()
-	argv := append(append([]string{"env", "DOCKER_HOST=unix://" + h.engine.dir + "/sock"}, h.engine.inside...), binary, "agent", "--config", h.config)
+	argv := slices.Concat([]string{"env", "DOCKER_HOST=unix://" + h.engine.dir + "/sock"}, h.engine.inside,
+		[]string{binary, "agent", "--config", h.config})
 	h.process = process(l.t, l.home, h.name, argv...)
 }
 

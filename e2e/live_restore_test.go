@@ -69,7 +69,8 @@ func newOwnEngine(t *testing.T, inside ...string) *ownEngine {
 		inside, driver = []string{"unshare", "--net"}, "vfs"
 	}
 	e := &ownEngine{t: t, dir: dir, inside: inside}
-	flags := "--data-root " + dir + "/data --exec-root " + dir + "/exec --bridge=none --iptables=false --ip6tables=false --storage-driver=" + driver
+	flags := "--data-root " + dir + "/data --exec-root " + dir + "/exec --bridge=none --iptables=false --ip6tables=false " +
+		"--storage-driver=" + driver
 	e.env = append(os.Environ(), "DOCKER_HOST=unix://"+dir+"/sock", "BERTH_ENGINE_DIR="+dir+"/state", "BERTH_ENGINE_FLAGS="+flags)
 	t.Cleanup(func() {
 		_, _ = e.command(nil, "docker", "rm", "-f", "counter")
