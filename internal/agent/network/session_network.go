@@ -22,8 +22,8 @@ type sessions struct {
 	// rules of that run admitted stays admitted.
 	told  map[cluster.KernelID]bool
 	heirs admitted
-	// problem is why kernels of one session cannot be connected here, nil when they can; broken why some networks are not as they should be.
-	problem, broken error
+	// problem is why kernels of one session cannot be connected here; nil when they can.
+	problem error
 }
 
 // SetNetwork takes what a kernel's session has for a network, nil for none. It holds within moments.
