@@ -403,6 +403,8 @@ var rules = []rule{
 	{dir: "internal/runner/jupyter", duty: "drives a Jupyter kernel", stdOnly: true,
 		allow: []string{"internal/runner/cell", "internal/runner/output", "internal/runner/zmtp"}},
 	{dir: "internal/runner/output", duty: "output of runs until its reader acknowledges it", stdOnly: true},
+	{dir: "internal/runner/peer", duty: "names of the session's kernels, for programs in this one", stdOnly: true,
+		allow: []string{"internal/fault", "internal/runner/proc", "internal/wire/run"}},
 	{dir: "internal/runner/proc", duty: "starts, signals and reaps processes", stdOnly: true},
 	{dir: "internal/runner/python", duty: "executes cells in a persistent Python interpreter", stdOnly: true,
 		allow: []string{"internal/runner/cell", "internal/runner/jupyter", "internal/runner/output", "internal/runner/proc"}},
