@@ -75,6 +75,9 @@ func newBuild(in buildInput) (build, error) {
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
 	}
+	if s.PeerSecret != "" {
+		conf.Peers = &run.PeersConfig{Name: s.Hostname, Secret: s.PeerSecret}
+	}
 	if err := conf.WithDefaults().Validate(); err != nil {
 		return build{}, fault.Invalidf("the session's specification cannot be run").WithCause(err)
 	}
