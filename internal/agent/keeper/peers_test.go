@@ -72,7 +72,10 @@ func TestOlderRunnersWaitForNobody(t *testing.T) {
 	r.kill()
 	r.host.Resist(run.TooOld())
 	r.start()
-	r.want(true, desired(1, func(d *cluster.DesiredKernel) { d.Spec.PeerSecret = "0123456789abcdef0123456789abcdef"; d.AllRun = true }))
+	r.want(true, desired(1, func(d *cluster.DesiredKernel) {
+		d.Spec.PeerSecret = "0123456789abcdef0123456789abcdef"
+		d.AllRun = true
+	}))
 	o := r.await(kernelID(1), "told", func(o cluster.KernelObservation) bool { return o.Detail != "" })
 	require.Contains(t, o.Detail, "restart the session")
 	require.Equal(t, cluster.PhaseRunning, o.Phase)

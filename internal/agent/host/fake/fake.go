@@ -47,7 +47,8 @@ var _ host.Host = (*Host)(nil)
 // New returns a host that keeps files below dir and reaches runners by dial.
 func New(dir string, dial func(ctx context.Context, kernel cluster.KernelID) (net.Conn, error)) *Host {
 	return &Host{dir: dir, dial: dial, attached: map[cluster.KernelID][]runtime.Mount{},
-		withheld: map[cluster.KernelID][]cluster.Withheld{}, keys: map[cluster.KernelID][]string{}, peers: map[cluster.KernelID][]run.PeersRequest{}}
+		withheld: map[cluster.KernelID][]cluster.Withheld{}, keys: map[cluster.KernelID][]string{},
+		peers: map[cluster.KernelID][]run.PeersRequest{}}
 }
 
 // Path is where a part of a kernel's files is.
