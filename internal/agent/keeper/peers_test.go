@@ -44,6 +44,8 @@ func TestPeersReachTheRunner(t *testing.T) {
 	conf, err := r.host.Runner(kernelID(1))
 	require.NoError(t, err)
 	require.Equal(t, "main1", conf.Peers.Name)
+	require.Equal(t, "10.223.0.0/26", conf.Env["OMPI_MCA_btl_tcp_if_include"])
+	require.Equal(t, "eth1", conf.Env["NCCL_SOCKET_IFNAME"])
 
 	r.host.Resist(fault.Unavailablef("the runner is busy"))
 	r.want(false, desired(1, loose, at("10.223.0.2"), all))

@@ -235,6 +235,15 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 		set("no_proxy", "localhost,127.0.0.1,::1")
 		set("NO_PROXY", "localhost,127.0.0.1,::1")
 	}
+	if n := in.desired.Network; n != nil {
+		// Kernels reach each other on one interface and the rest of the world on another. These programs take any, unless they are told.
+		for _, name := range []string{"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"} {
+			set(name, n.Subnet.String())
+		}
+		for _, name := range []string{"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"} {
+			set(name, network.SessionInterface)
+		}
+	}
 	env["LOCAL_USER_ID"] = strconv.Itoa(uid)
 	env["LOCAL_GROUP_ID"] = strconv.Itoa(gid)
 	var gids []string
