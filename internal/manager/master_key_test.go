@@ -60,7 +60,8 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.NoError(t, err)
 	session := "7c7e0f4e-0000-4000-8000-000000000001"
 	_, err = s.Pool().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image,
-		status, requested_slots) SELECT $1::uuid, 'several', 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}'
+		status, requested_slots)
+		SELECT $1::uuid, 'several', 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}'
 		FROM (SELECT user_id, access_key FROM keypairs LIMIT 1) k, (SELECT id FROM projects LIMIT 1) p`, session)
 	require.NoError(t, err)
 	_, err = s.Pool().Exec(ctx, `INSERT INTO session_secrets (session_id, sealed) VALUES ($1, $2)`, session, put("secret of session "+session))
