@@ -65,7 +65,7 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 		"start time":      {func(r *request.Session) { r.StartsAt = "10m" }, fault.Invalid, "", "batch"},
 		"bad start time":  {func(r *request.Session) { managertest.Batch("true")(r); r.StartsAt = "soon" }, fault.Invalid, "", "soon"},
 		"priority":        {func(r *request.Session) { r.Priority = &hundred }, fault.Invalid, "", "101"},
-		"two containers":  {func(r *request.Session) { r.ClusterSize = 2 }, fault.Exhausted, "", "1 containers"},
+		"seventeen containers":  {func(r *request.Session) { r.ClusterSize = 17 }, fault.Exhausted, "", "1 containers"},
 		"cluster mode":    {func(r *request.Session) { r.ClusterMode = "galaxy" }, fault.Invalid, "", "galaxy"},
 		"dependency":      {func(r *request.Session) { r.Dependencies = []string{"nobody"} }, fault.NotFound, "", "nobody"},
 		"mounts": {func(r *request.Session) { r.Mounts = []string{"data"} }, fault.NotFound, "",
