@@ -297,9 +297,8 @@ func TestOfficialClientSchedules(t *testing.T) {
 	}
 
 	t.Run("a cluster on one node", func(t *testing.T) {
-		r := o.run("", "session", "create", "--name", "trio", "--cluster-size", "3", "python")
-		require.Contains(t, r.stdout+r.stderr, "1 containers", "the policy of the first keypair allows one")
-		o.must("admin", "keypair-resource-policy", "update", "--max-containers-per-session", "8", "default")
+		r := o.run("", "session", "create", "--name", "crowd", "--cluster-size", "17", "python")
+		require.Contains(t, r.stdout+r.stderr, "16 containers", "the policy of the first keypair allows so many")
 		require.Contains(t, create("trio", "--cluster-size", "3", "--cluster-mode", "single-node"), "is created and ready")
 		env := p.must("session", "exec", "trio", "--", "sh", "-c", "hostname; env")
 		for _, line := range []string{"main1\n", "BACKENDAI_CLUSTER_SIZE=3\n", "BACKENDAI_CLUSTER_HOSTS=main1,sub1,sub2\n",
@@ -308,7 +307,13 @@ func TestOfficialClientSchedules(t *testing.T) {
 			require.Contains(t, env, line)
 		}
 		require.Contains(t, p.must("agent", "info", agent), "cpu 3", "three containers hold a cpu each")
+		require.Equal(t, "sub2\n", p.must("session", "exec", "trio", "--", "ssh", "sub2", "hostname"))
 		o.must("session", "destroy", "trio")
+	})
+	t.Run("a cluster on any nodes", func(t *testing.T) {
+		require.Contains(t, create("spread", "--cluster-size", "3", "--cluster-mode", "multi-node"), "is created and ready")
+		require.Equal(t, "sub1\n", p.must("session", "exec", "spread", "--", "ssh", "sub1", "hostname"))
+		o.must("session", "destroy", "spread")
 	})
 	t.Run("dependencies and a start time", func(t *testing.T) {
 		create("prepare", "--type", "batch", "-c", "while [ ! -e /home/work/go ]; do sleep 0.2; done", "--enqueue-only")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds Berth's base images from Debian packages and imports them into the container engine.
 #
-#   images/build.sh [--force] [RECIPE...]      all recipes beside this file when none is named
+#   images/build.sh [--force] [RECIPE...]      when none is named, all recipes beside this file without a line "extra"
 #
 # An image whose recipe has not changed since it was built is left alone (--force rebuilds).
 # Needs: mmdebstrap, tar, the docker command line and access to an engine. Runs as root, or
@@ -16,7 +16,7 @@
 # A recipe is lines of "KEY VALUE": image (reference), suite (Debian release), package
 # (names, repeatable), remove (path or glob below the root), link (PATH TARGET), file (PATH
 # TEXT, one line), go (PATH PACKAGE: a program of this repository, built without cgo), env (K=V),
-# label (NAME VALUE). "#" starts a comment line.
+# label (NAME VALUE), extra (yes: built only when it is named). "#" starts a comment line.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -39,7 +39,7 @@ for arg; do
   esac
 done
 if [ ${#recipes[@]} -eq 0 ]; then
-  for f in *.recipe; do recipes+=("${f%.recipe}"); done
+  for f in *.recipe; do grep -q '^extra ' "$f" || recipes+=("${f%.recipe}"); done
 fi
 for r in "${recipes[@]}"; do
   [ -f "$r.recipe" ] || die "there is no recipe $r" "choose one of: $(ls -- *.recipe | sed 's/\.recipe$//' | tr '\n' ' ')"

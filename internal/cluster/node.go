@@ -160,7 +160,9 @@ type DesiredKernel struct {
 	// Network is what the kernels of its session have in common; nil where it is the only one. Who its members are and where they run may
 	// change, addresses do not.
 	Network *SessionNetwork
-	Spec    *KernelSpec
+	// AllRun says of one of several kernels that all of its session run. It may change while the kernel runs.
+	AllRun bool
+	Spec   *KernelSpec
 }
 
 // Withheld is a folder that the owner of a session has lost a right to while the session mounts it.
@@ -202,6 +204,8 @@ type KernelSpec struct {
 	ClusterIdx      int
 	LocalRank       int
 	Mounts          []FolderMount
+	// PeerSecret is known to the kernels of the session alone; "" where there is one. It is never logged.
+	PeerSecret string
 }
 
 // Dotfile is a small file that is put into every container of its owner.

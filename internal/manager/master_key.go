@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/notice"
 	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/seal"
@@ -120,7 +121,7 @@ func reseal(ctx context.Context, db *store.Store, key *seal.Key) (changed int, e
 			}
 		}
 		for _, part := range []func(context.Context, *store.Store, *seal.Key) (int, error){
-			tenancy.Reseal, otp.Reseal, resource.Reseal, notice.Reseal,
+			tenancy.Reseal, otp.Reseal, resource.Reseal, notice.Reseal, node.Reseal,
 			func(ctx context.Context, db *store.Store, key *seal.Key) (int, error) {
 				return (&vault{db, key}).reseal(ctx)
 			},

@@ -58,6 +58,14 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	_, err = s.Pool().Exec(ctx, `INSERT INTO notice_preferences (user_id, webhook_url, webhook_secret_sealed)
 		VALUES ($1, 'https://x', $2)`, user, put("webhook "+user))
 	require.NoError(t, err)
+	session := "7c7e0f4e-0000-4000-8000-000000000001"
+	_, err = s.Pool().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image,
+		status, requested_slots)
+		SELECT $1::uuid, 'several', 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}'
+		FROM (SELECT user_id, access_key FROM keypairs LIMIT 1) k, (SELECT id FROM projects LIMIT 1) p`, session)
+	require.NoError(t, err)
+	_, err = s.Pool().Exec(ctx, `INSERT INTO session_secrets (session_id, sealed) VALUES ($1, $2)`, session, put("secret of session "+session))
+	require.NoError(t, err)
 	for i := range 120 {
 		name := fmt.Sprintf("vault/test-%03d", i)
 		text, err := json.Marshal(put(name))
@@ -85,7 +93,7 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.NoError(t, key.Use())
 	done := again()
 	require.NotEqual(t, old, done.Key)
-	require.Equal(t, keypairs+1+1+1+1+120, done.Resealed)
+	require.Equal(t, keypairs+1+1+1+1+1+120, done.Resealed)
 	require.Equal(t, epochs, epochsOf(), "nobody's tokens and transfers end")
 
 	id, err := hex.DecodeString(done.Key)
@@ -123,7 +131,7 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.False(t, created)
 	require.Equal(t, made.SecretKey, same.SecretKey)
 
-	require.Equal(t, keypairs+1+1+1+1+120, again().Resealed, "a second rotation makes a third key")
+	require.Equal(t, keypairs+1+1+1+1+1+120, again().Resealed, "a second rotation makes a third key")
 	_, err = manager.RotateMasterKeyInDatabase(ctx, cfg, "backwards")
 	require.ErrorContains(t, err, "not a step")
 }

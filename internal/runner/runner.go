@@ -58,6 +58,7 @@ type Runner struct {
 	tree      files.Tree
 	own       *intrinsicSet
 	ssh       *sshd.Server
+	peers     *peers // nil: the only kernel of its session
 	apps      *app.Set
 	carried   chan struct{} // has one for every tunnel that is carried
 	out, err  *mirror
@@ -115,6 +116,10 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 	}
 	r.carried = make(chan struct{}, maxCarried)
 	own := r.intrinsics()
+	var err error
+	if r.peers, err = r.newPeers(); err != nil {
+		return nil, err
+	}
 	apps, err := r.newApps(own)
 	if err != nil {
 		return nil, fmt.Errorf("prepare apps: %w", err)
@@ -205,6 +210,12 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	go func() {
 		defer r.tasks.Done()
 		r.awaitNetwork(ctx)
+		if !r.awaitPeers(ctx) {
+			if ctx.Err() == nil {
+				finished <- exitNotStarted
+			}
+			return
+		}
 		r.bootstrap(ctx)
 		if r.cfg.SessionType == "batch" && ctx.Err() == nil {
 			finished <- r.batchJob(ctx)
@@ -270,6 +281,7 @@ func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration
 	done := make(chan struct{})
 	go func() {
 		r.own.close()
+		r.peers.close()
 		r.apps.Wait()
 		r.tasks.Wait()
 		close(done)

@@ -146,6 +146,7 @@ func (r *Runner) handler() http.Handler {
 	mux.HandleFunc("POST "+run.PathInterrupt, reply(r.serveInterrupt))
 	mux.HandleFunc("POST "+run.PathNotice, reply(r.serveNotice))
 	mux.HandleFunc("POST "+run.PathKeys, reply(r.serveKeys))
+	mux.HandleFunc("POST "+run.PathPeers, reply(r.servePeers))
 	mux.HandleFunc("POST "+run.PathComplete, reply(r.serveComplete))
 	mux.HandleFunc("GET "+run.PathFiles, reply(r.serveFiles))
 	mux.HandleFunc("POST "+run.PathUpload, reply(r.serveUpload))
@@ -260,6 +261,9 @@ func (r *Runner) serveHello(*http.Request) (run.Hello, error) {
 			h.Runtime.How = "unknown"
 		}
 		h.Capabilities = append(h.Capabilities, run.CanInput, run.CanComplete)
+	}
+	if r.peers != nil {
+		h.Capabilities = append(h.Capabilities, run.CanPeers)
 	}
 	slices.Sort(h.Capabilities)
 	r.queue.mu.Lock()

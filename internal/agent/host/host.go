@@ -149,6 +149,8 @@ type Host interface {
 	// SetKeys tells the runner all SSH keys that may log in besides the session's own and those that its user added. What logged in with
 	// another key that the runner was told before ends. A runner that is too old for that is NotFound with run.ReasonTooOld.
 	SetKeys(ctx context.Context, kernel cluster.KernelID, token string, keys []string) error
+	// SetPeers tells the runner who the kernels of its session are; see run.PeersRequest.
+	SetPeers(ctx context.Context, kernel cluster.KernelID, token string, req run.PeersRequest) error
 	// Notice shows a text on the terminals of a kernel.
 	Notice(ctx context.Context, kernel cluster.KernelID, token, text string) error
 	// Forget drops what is kept open to a runner that is gone.

@@ -100,7 +100,8 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 	}
 	same := old != nil && old.Generation == d.Generation && old.Stop == d.Stop && old.Force == d.Force
 	if same {
-		if !slices.Equal(old.Withheld, d.Withheld) || !slices.Equal(old.AuthorizedKeys, d.AuthorizedKeys) {
+		if !slices.Equal(old.Withheld, d.Withheld) || !slices.Equal(old.AuthorizedKeys, d.AuthorizedKeys) ||
+			old.AllRun != d.AllRun || !old.Network.Equal(d.Network) {
 			n.poke(false)
 		}
 		return

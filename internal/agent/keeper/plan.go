@@ -27,6 +27,8 @@ const (
 	StepAwait Step = "await"
 	// StepRights takes from a running container what its owner has lost: folders and SSH keys.
 	StepRights Step = "rights"
+	// StepPeers tells a running kernel of the others of its session.
+	StepPeers Step = "peers"
 	// StepStop ends the container: politely, then by force.
 	StepStop Step = "stop"
 	// StepCollect records how it ended, before anything is removed.
@@ -160,6 +162,8 @@ func plan(v view) []Step {
 		return []Step{StepCreate, StepAwait}
 	case !r.Running:
 		return []Step{StepAwait}
+	case peersDiffer(d, r):
+		return []Step{StepPeers}
 	case d != nil && rightsDiffer(d, r) && rightsOf(d) != v.stays:
 		return []Step{StepRights}
 	}

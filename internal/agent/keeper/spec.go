@@ -75,6 +75,9 @@ func newBuild(in buildInput) (build, error) {
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
 	}
+	if s.PeerSecret != "" {
+		conf.Peers = &run.PeersConfig{Name: s.Hostname, Secret: s.PeerSecret}
+	}
 	if err := conf.WithDefaults().Validate(); err != nil {
 		return build{}, fault.Invalidf("the session's specification cannot be run").WithCause(err)
 	}
@@ -231,6 +234,15 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 		}
 		set("no_proxy", "localhost,127.0.0.1,::1")
 		set("NO_PROXY", "localhost,127.0.0.1,::1")
+	}
+	if n := in.desired.Network; n != nil {
+		// Kernels reach each other on one interface and the rest of the world on another. These programs take any, unless they are told.
+		for _, name := range []string{"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"} {
+			set(name, n.Subnet.String())
+		}
+		for _, name := range []string{"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"} {
+			set(name, network.SessionInterface)
+		}
 	}
 	env["LOCAL_USER_ID"] = strconv.Itoa(uid)
 	env["LOCAL_GROUP_ID"] = strconv.Itoa(gid)

@@ -38,9 +38,11 @@ func (n *kernel) perform(ctx context.Context, v view) error {
 	case StepCreate:
 		return n.create(ctx, v)
 	case StepAwait:
-		return n.await(ctx)
+		return n.await(ctx, v)
 	case StepRights:
 		return n.rights(ctx, v)
+	case StepPeers:
+		return n.tellPeers(ctx, v)
 	case StepStop:
 		return n.stop(ctx, v)
 	case StepCollect:
@@ -350,7 +352,7 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 }
 
 // await asks the runner until it answers, or until the container has ended.
-func (n *kernel) await(ctx context.Context) error {
+func (n *kernel) await(ctx context.Context, v view) error {
 	k := n.k
 	n.show(cluster.PhaseCreating)
 	if err := n.connect(); err != nil {
@@ -407,6 +409,9 @@ func (n *kernel) await(ctx context.Context) error {
 		delay = min(delay*3/2, 100*time.Millisecond)
 	}
 	if err := n.verify(ctx); err != nil {
+		return err
+	}
+	if err := n.tellPeers(ctx, v); err != nil {
 		return err
 	}
 	n.giveSeat()

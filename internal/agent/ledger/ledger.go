@@ -64,6 +64,8 @@ type Record struct {
 	Withheld map[cluster.FolderID]string `json:"withheld,omitempty"`
 	// Keys is the sum of the SSH keys that the runner was told.
 	Keys string `json:"keys,omitempty"`
+	// Peers is the sum of what the runner was told of its session's other kernels.
+	Peers string `json:"peers,omitempty"`
 	// Stopping is set before a container is told to end.
 	Stopping *Stop `json:"stopping,omitempty"`
 	// Final is how it ended, written once, before anything of it is removed. Its log is in a file.

@@ -41,6 +41,7 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 	if d.Network, err = networkOf(p.GetNetwork()); err != nil {
 		return d, fmt.Errorf("kernel %s: %w", id, err)
 	}
+	d.AllRun = p.GetAllRun() && !d.Stop
 	s := p.GetSpec()
 	if s == nil {
 		return d, nil
@@ -63,7 +64,7 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 		RuntimePath: s.GetRuntimePath(), StartupCommand: s.GetStartupCommand(),
 		BatchTimeout:    time.Duration(s.GetBatchTimeoutMs()) * time.Millisecond,
 		BootstrapScript: s.GetBootstrapScript(), ServicePorts: s.GetServicePorts(), ClusterRole: s.GetClusterRole(),
-		ClusterIdx: int(s.GetClusterIdx()), LocalRank: int(s.GetLocalRank()),
+		ClusterIdx: int(s.GetClusterIdx()), LocalRank: int(s.GetLocalRank()), PeerSecret: s.GetPeerSecret(),
 	}
 	for _, g := range s.GetExtraGids() {
 		spec.ExtraGIDs = append(spec.ExtraGIDs, int(g))

@@ -27,8 +27,8 @@ type sessionLinks struct {
 }
 
 const (
-	// insideSession is the name of a container's interface in the network of its session.
-	insideSession = "eth1"
+	// SessionInterface is the name of a container's interface in the network of its session.
+	SessionInterface = "eth1"
 	// firstVNI is the VXLAN network identifier of network 0.
 	firstVNI = 0x620000
 	// namespaces is where named network namespaces are; `ip netns` shows them.
@@ -386,7 +386,7 @@ func (l sessionLinks) connect(number uint32, w wanted, m cluster.NetworkMember, 
 	if old == nil {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = name, w.mtu
-		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: insideSession, PeerNamespace: netlink.NsFd(int(ns)), PeerMTU: uint32(w.mtu),
+		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: SessionInterface, PeerNamespace: netlink.NsFd(int(ns)), PeerMTU: uint32(w.mtu),
 			PeerHardwareAddr: memberMAC(m.Address)}
 		if err := h.LinkAdd(veth); err != nil {
 			return fmt.Errorf("make interface %s: %w", name, err)
@@ -430,7 +430,7 @@ func (l sessionLinks) address(ns netns.NsHandle, subnet netip.Prefix, a netip.Ad
 		return fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	link, err := h.LinkByName(insideSession)
+	link, err := h.LinkByName(SessionInterface)
 	if err != nil {
 		return fmt.Errorf("find it: %w", err)
 	}

@@ -110,6 +110,14 @@ func (p *Pool) SetKeys(ctx context.Context, kernel cluster.KernelID, token strin
 	return err
 }
 
+// SetPeers tells a runner who the kernels of its session are.
+func (p *Pool) SetPeers(ctx context.Context, kernel cluster.KernelID, token string, req run.PeersRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	_, err := p.once(kernel, token).SetPeers(ctx, req)
+	return err
+}
+
 // Notice shows a text on the terminals of a kernel.
 func (p *Pool) Notice(ctx context.Context, kernel cluster.KernelID, token, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)

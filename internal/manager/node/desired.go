@@ -75,10 +75,10 @@ func (n *Reports) desired(ctx context.Context, batch []*want) error {
 		if err := json.Unmarshal(r.Withheld, &d.Withheld); err != nil {
 			return fmt.Errorf("read what session %s may not have any more: %w", r.SessionID, err)
 		}
-		d.AuthorizedKeys = cluster.KeyLines(r.SshKeys)
 		if d.Network, err = networkOf(r); err != nil {
 			return err
 		}
+		d.AuthorizedKeys, d.AllRun = cluster.KeyLines(r.SshKeys), r.AllRun
 		if r.Desired == "stop" {
 			d.Stop, d.Force, d.StopReason = true, r.ForceStop, cluster.Reason(r.StopReason)
 			if !d.Force {
@@ -116,6 +116,10 @@ func (n *Reports) specify(ctx context.Context, batch []*want, untold []string) e
 	if err != nil {
 		return fmt.Errorf("read specifications of kernels: %w", err)
 	}
+	secrets, err := n.secretsOf(ctx, rows)
+	if err != nil {
+		return err
+	}
 	specs := make(map[cluster.KernelID]dbgen.KernelSpecsRow, len(rows))
 	for _, r := range rows {
 		specs[cluster.KernelID(r.ID)] = r
@@ -129,6 +133,7 @@ func (n *Reports) specify(ctx context.Context, batch []*want, untold []string) e
 		for i, d := range w.list {
 			if g, known := w.told[d.Kernel]; !d.Stop && (!known || g != d.Generation) {
 				w.list[i].Spec = kernelSpec(specs[d.Kernel])
+				w.list[i].Spec.PeerSecret = secrets[d.Session]
 			}
 		}
 	}

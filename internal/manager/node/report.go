@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -12,16 +13,19 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
 // Reports moves what agents are responsible for.
 type Reports struct {
-	// Store, IDs and Log are required.
-	Store *store.Store
-	IDs   func() string
-	Log   *slog.Logger
+	// Store, Seal, Random, IDs and Log are required.
+	Store  *store.Store
+	Seal   *seal.Key
+	Random io.Reader
+	IDs    func() string
+	Log    *slog.Logger
 	// DefaultGroup is where agents go that name no resource group or an unknown one.
 	DefaultGroup string
 

@@ -217,7 +217,8 @@ func New(d Deps) (*Set, error) {
 	if n.Nodes, err = node.New(nodes); err != nil {
 		return nil, err
 	}
-	n.Reports = &node.Reports{Store: d.Store, IDs: d.IDs, DefaultGroup: resource.DefaultGroup, Log: part("node")}
+	n.Reports = &node.Reports{Store: d.Store, Seal: d.Seal, Random: d.Random, IDs: d.IDs, DefaultGroup: resource.DefaultGroup,
+		Log: part("node")}
 	n.Folders, err = folder.New(folder.Deps{Store: d.Store, Tenancy: n.Tenancy, Proxies: d.Proxies, Clock: d.Clock, IDs: d.IDs,
 		Log: part("folder")})
 	if err != nil {

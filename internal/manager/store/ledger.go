@@ -352,6 +352,13 @@ func (l *Locked) Settle(ctx context.Context, reason cluster.Reason, detail strin
 		l.tx.Wake(TopicSchedule)
 	}
 	l.Status = to
+	if to == cluster.Running && len(l.Kernels) > 1 {
+		for _, k := range l.Kernels { // their commands wait for each other
+			if a := k.Agent(); a != "" {
+				l.tx.Wake(AgentTopic(string(a)))
+			}
+		}
+	}
 	return nil
 }
 

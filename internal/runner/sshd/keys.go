@@ -101,6 +101,9 @@ func (s *Server) authorize(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permi
 		return nil, errors.New("there is no such user in the session")
 	}
 	want := key.Marshal()
+	if s.only != "" {
+		return s.amongOnly(string(want))
+	}
 	with := &ssh.Permissions{Extensions: map[string]string{extKey: string(want)}}
 	yes, ask := s.ring.admits(string(want))
 	if yes {

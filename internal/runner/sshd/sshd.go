@@ -1,5 +1,5 @@
 // Package sshd is the SSH server of a session: shells, commands, forwarding of ports, sockets and agents, SFTP and the
-// older scp. It serves connections that somebody else accepted; nothing listens inside the container.
+// older scp. It serves connections that somebody else accepted.
 //
 // There is one user in a session, so one user may log in, with a key and in no other way. Whatever a client asks for happens
 // as that user: commands are started as it, files are served by a child process that is it, sockets are
@@ -58,7 +58,8 @@ type Config struct {
 // Server serves connections of SSH.
 type Server struct {
 	cfg   Config
-	files bool // SFTP and nothing else
+	files bool   // SFTP and nothing else
+	only  string // the one key that logs in; "" for those of the session's owner
 	room  *room
 	ring  *ring
 	leave time.Duration

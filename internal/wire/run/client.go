@@ -102,6 +102,13 @@ func (c *Client) SetKeys(ctx context.Context, keys []string) (KeysResult, error)
 	return out, err
 }
 
+// SetPeers tells the runner who the kernels of its session are; see PeersRequest.
+func (c *Client) SetPeers(ctx context.Context, req PeersRequest) (PeersResult, error) {
+	var out PeersResult
+	err := c.call(ctx, http.MethodPost, PathPeers, req, &out)
+	return out, err
+}
+
 // Complete asks for completions at a cursor.
 func (c *Client) Complete(ctx context.Context, req CompleteRequest) (CompleteResult, error) {
 	var out CompleteResult

@@ -53,10 +53,32 @@ type Config struct {
 	// Confine says that the agent sends control groups for the processes of the user (PathConfine) before the first may start.
 	Confine bool `json:"confine,omitempty"`
 	// AwaitNetwork: the agent connects the container after its start; nothing of the session's runs before.
-	AwaitNetwork bool   `json:"await_network,omitempty"`
-	Limits       Limits `json:"limits"`
-	LogLevel     string `json:"log_level,omitempty"` // debug, info, warn, error; default info
+	AwaitNetwork bool `json:"await_network,omitempty"`
+	// Peers is what the kernel has in common with the others of its session; nil where it is the only one.
+	Peers    *PeersConfig `json:"peers,omitempty"`
+	Limits   Limits       `json:"limits"`
+	LogLevel string       `json:"log_level,omitempty"` // debug, info, warn, error; default info
 }
+
+// PeersConfig is for one of several kernels of a session. The agent says who the others are with PathPeers; nothing of the session's runs
+// before all of them do.
+type PeersConfig struct {
+	// Name is the kernel's own: main1, sub1, ...
+	Name string `json:"name"`
+	// Secret is known to the kernels of the session alone, at least MinToken bytes. The keys with which they log in to each other come
+	// of it.
+	Secret string `json:"secret"`
+	// Hosts is the file of names, ClientConfig the one that OpenSSH's client reads for everybody. They default to those of Debian.
+	Hosts        string `json:"hosts,omitempty"`
+	ClientConfig string `json:"client_config,omitempty"`
+	// Port is where the SSH server for the others listens, by default PeerPort.
+	Port int `json:"port,omitempty"`
+	// WaitMS is how long the session's commands wait for the others, by default two hours.
+	WaitMS int64 `json:"wait_ms,omitempty"`
+}
+
+// PeerPort is where the kernels of one session reach each other by SSH.
+const PeerPort = 2200
 
 // RuntimeConfig comes from the image labels; empty fields are found by looking.
 type RuntimeConfig struct {
@@ -116,6 +138,14 @@ func (c Config) WithDefaults() Config {
 		str(&c.Socket, path.Join(c.Dir, "run.sock"))
 		str(&c.ResultFile, path.Join(c.Dir, "result.json"))
 	}
+	if c.Peers != nil {
+		p := *c.Peers
+		str(&p.Hosts, "/etc/hosts")
+		str(&p.ClientConfig, "/etc/ssh/ssh_config.d/50-berth.conf")
+		defaultTo(&p.Port, PeerPort)
+		defaultTo(&p.WaitMS, (2 * time.Hour).Milliseconds())
+		c.Peers = &p
+	}
 	l := &c.Limits
 	defaultTo(&l.OutputMemory, 1<<20)
 	defaultTo(&l.OutputSpill, 64<<20)
@@ -159,6 +189,10 @@ func (c Config) Validate() error {
 	}
 	if c.User.UID < 0 || c.User.GID < 0 {
 		bad("user %d:%d is negative", c.User.UID, c.User.GID)
+	}
+	if p := c.Peers; p != nil && (!PeerName(p.Name) || len(p.Secret) < MinToken || !path.IsAbs(p.Hosts) || !path.IsAbs(p.ClientConfig) ||
+		p.Port < 0 || p.Port > 65535 || p.WaitMS < 0) {
+		bad("peers: the name, secret, files, port or wait is none")
 	}
 	switch c.SessionType {
 	case "interactive", "inference", "system":

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -35,6 +36,7 @@ const (
 	PathConfine   = "/v1/confine"
 	PathNotice    = "/v1/notice"
 	PathKeys      = "/v1/keys"
+	PathPeers     = "/v1/peers"
 )
 
 // Hard bounds that both sides rely on.
@@ -76,6 +78,7 @@ const (
 	CanExec     = "exec"
 	CanFiles    = "files"
 	CanConfine  = "confine"
+	CanPeers    = "peers"
 )
 
 // Hello is the reply of GET /v1/hello: the runner is up and serves.
@@ -367,6 +370,35 @@ type KeysRequest struct {
 // KeysResult says how many connections ended.
 type KeysResult struct {
 	Ended int `json:"ended"`
+}
+
+// MaxPeers bounds the kernels of a PeersRequest.
+const MaxPeers = 4096
+
+// Peer is a kernel of the session.
+type Peer struct {
+	Name    string `json:"name"` // main1, sub1, ...
+	Address string `json:"address"`
+}
+
+// PeersRequest is the body of POST /v1/peers: all kernels of the session that have an address, its own included. It replaces what was said
+// before. Running says that all kernels of the session run, and holds from then on: what waits for that begins. Runners of a session with
+// one kernel refuse it, and those that do not know it answer 404. Added 2026-11-27.
+type PeersRequest struct {
+	Peers   []Peer `json:"peers"`
+	Running bool   `json:"running,omitempty"`
+}
+
+// PeersResult says whether the session's commands may run.
+type PeersResult struct {
+	Running bool `json:"running"`
+}
+
+// PeerName reports whether a kernel may be called that: a label of a host name in small letters. What is written to files of names
+// consists of such labels alone.
+func PeerName(name string) bool {
+	return name != "" && len(name) <= 63 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" &&
+		name[0] >= 'a' && name[0] <= 'z' && name != "localhost"
 }
 
 // Entry is one file of a listing; the names are the wire's. Times are seconds since 1970.

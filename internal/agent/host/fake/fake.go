@@ -38,6 +38,7 @@ type Host struct {
 	unable   error // of Withhold
 	withheld map[cluster.KernelID][]cluster.Withheld
 	keys     map[cluster.KernelID][]string
+	peers    map[cluster.KernelID][]run.PeersRequest
 	notices  []string
 }
 
@@ -46,7 +47,8 @@ var _ host.Host = (*Host)(nil)
 // New returns a host that keeps files below dir and reaches runners by dial.
 func New(dir string, dial func(ctx context.Context, kernel cluster.KernelID) (net.Conn, error)) *Host {
 	return &Host{dir: dir, dial: dial, attached: map[cluster.KernelID][]runtime.Mount{},
-		withheld: map[cluster.KernelID][]cluster.Withheld{}, keys: map[cluster.KernelID][]string{}}
+		withheld: map[cluster.KernelID][]cluster.Withheld{}, keys: map[cluster.KernelID][]string{},
+		peers: map[cluster.KernelID][]run.PeersRequest{}}
 }
 
 // Path is where a part of a kernel's files is.
@@ -310,6 +312,24 @@ func (h *Host) Keys(kernel cluster.KernelID) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.keys[kernel])
+}
+
+// SetPeers remembers what a runner was told of the others of its session; see host.Host.
+func (h *Host) SetPeers(_ context.Context, kernel cluster.KernelID, _ string, req run.PeersRequest) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.unable != nil {
+		return h.unable
+	}
+	h.peers[kernel] = append(h.peers[kernel], req)
+	return nil
+}
+
+// Peers are what a runner was told of the others of its session, in order.
+func (h *Host) Peers(kernel cluster.KernelID) []run.PeersRequest {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.peers[kernel])
 }
 
 // Notice remembers a text; see host.Host.

@@ -168,6 +168,11 @@ func (h *Host) SetKeys(ctx context.Context, kernel cluster.KernelID, token strin
 	return h.Runners.SetKeys(ctx, kernel, token, keys)
 }
 
+// SetPeers tells the runner who the kernels of its session are; see host.Host.
+func (h *Host) SetPeers(ctx context.Context, kernel cluster.KernelID, token string, req run.PeersRequest) error {
+	return h.Runners.SetPeers(ctx, kernel, token, req)
+}
+
 // Notice shows a text on terminals; see host.Host.
 func (h *Host) Notice(ctx context.Context, kernel cluster.KernelID, token, text string) error {
 	return h.Runners.Notice(ctx, kernel, token, text)

@@ -236,6 +236,11 @@ func newRunnerServer(e *Engine) *runnerServer {
 	})
 	handle("POST "+run.PathShutdown, e.serveShutdown)
 	handle("POST "+run.PathKeys, e.serveKeys)
+	handle("POST "+run.PathPeers, func(_ context.Context, _ *runner, req *http.Request) (any, error) {
+		var in run.PeersRequest
+		err := decode(req, &in)
+		return run.PeersResult{Running: in.Running}, err
+	})
 	handle("POST "+run.PathNotice, func(context.Context, *runner, *http.Request) (any, error) { return run.NoticeResult{}, nil })
 	handle("GET "+run.PathApps, e.serveApps)
 	handle("POST "+run.PathAppStart, e.serveAppStart)

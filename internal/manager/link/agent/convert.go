@@ -212,6 +212,7 @@ func desiredOf(k *cluster.DesiredKernel) *node.DesiredKernel {
 		Stop: k.Stop, Force: k.Force, GraceMs: k.Grace.Milliseconds(), StopReason: string(k.StopReason),
 	}
 	if !k.Stop {
+		out.AllRun = k.AllRun
 		out.Egress = k.Egress.String()
 		for _, w := range k.Withheld {
 			out.Withheld = append(out.Withheld, &node.Withheld{FolderId: string(w.Folder), Name: w.Name, Scope: w.Scope, ReadOnly: w.ReadOnly})
@@ -253,7 +254,7 @@ func specOf(s *cluster.KernelSpec) *node.KernelSpec {
 		SessionName: s.SessionName, SessionType: string(s.SessionType), RuntimeType: s.RuntimeType, RuntimePath: s.RuntimePath,
 		StartupCommand: s.StartupCommand, BatchTimeoutMs: s.BatchTimeout.Milliseconds(), BootstrapScript: s.BootstrapScript,
 		PreopenPorts: int32s(s.PreopenPorts), ServicePorts: s.ServicePorts,
-		ClusterRole: s.ClusterRole, ClusterIdx: int32(s.ClusterIdx), LocalRank: int32(s.LocalRank),
+		ClusterRole: s.ClusterRole, ClusterIdx: int32(s.ClusterIdx), LocalRank: int32(s.LocalRank), PeerSecret: s.PeerSecret,
 	}
 	for _, d := range s.Dotfiles {
 		out.Dotfiles = append(out.Dotfiles, &node.Dotfile{Path: d.Path, Perm: d.Perm, Data: []byte(d.Data)})

@@ -222,6 +222,9 @@ func (s *sentState) looseOf(d *cluster.DesiredKernel) [sha256.Size]byte {
 			fmt.Fprintf(&b, "\n%s %s %s %s %s", m.Kernel, m.Name, m.Address, m.Agent, m.Host)
 		}
 	}
+	if s.version >= node.VersionPeers {
+		fmt.Fprintf(&b, "\n%t", d.AllRun)
+	}
 	return sha256.Sum256([]byte(b.String()))
 }
 

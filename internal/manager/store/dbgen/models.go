@@ -966,6 +966,12 @@ type SessionNetwork struct {
 	MadeAt    time.Time
 }
 
+type SessionSecret struct {
+	SessionID string
+	Sealed    []byte
+	MadeAt    time.Time
+}
+
 type SessionTemplate struct {
 	ID         string
 	Kind       string

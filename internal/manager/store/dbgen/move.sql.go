@@ -31,7 +31,8 @@ const desiredKernels = `-- name: DesiredKernels :many
 SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress,
        withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys,
        n.number AS network_number, n.subnet AS network_subnet,
-       CASE WHEN n.number IS NOT NULL THEN members_of_session(s.id) ELSE '[]' END::jsonb AS network_members
+       CASE WHEN n.number IS NOT NULL THEN members_of_session(s.id) ELSE '[]' END::jsonb AS network_members,
+       (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
 LEFT JOIN session_networks n ON n.session_id = s.id
 WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id
@@ -51,6 +52,7 @@ type DesiredKernelsRow struct {
 	NetworkNumber  *int32
 	NetworkSubnet  *netip.Prefix
 	NetworkMembers json.RawMessage
+	AllRun         bool
 }
 
 // What is wanted of agents, without the specifications, but for what may change while a kernel runs.
@@ -77,6 +79,7 @@ func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]Desire
 			&i.NetworkNumber,
 			&i.NetworkSubnet,
 			&i.NetworkMembers,
+			&i.AllRun,
 		); err != nil {
 			return nil, err
 		}

@@ -158,7 +158,7 @@ func (q *Queries) SealedSettings(ctx context.Context, after string, prefix strin
 }
 
 const waitForWritersOfSecrets = `-- name: WaitForWritersOfSecrets :exec
-LOCK TABLE keypairs, resource_groups, cluster_settings, user_totp, notice_preferences IN SHARE MODE
+LOCK TABLE keypairs, resource_groups, cluster_settings, user_totp, notice_preferences, session_secrets IN SHARE MODE
 `
 
 // Returns when every transaction that was writing a secret has ended.

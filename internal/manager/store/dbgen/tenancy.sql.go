@@ -78,7 +78,7 @@ func (q *Queries) ActorByKey(ctx context.Context, accessKey string) (ActorByKeyR
 }
 
 const addDefaultPolicies = `-- name: AddDefaultPolicies :exec
-WITH k AS (INSERT INTO keypair_resource_policies (name) VALUES ('default') ON CONFLICT DO NOTHING),
+WITH k AS (INSERT INTO keypair_resource_policies (name, max_containers_per_session) VALUES ('default', 16) ON CONFLICT DO NOTHING),
      u AS (INSERT INTO user_resource_policies (name) VALUES ('default') ON CONFLICT DO NOTHING)
 INSERT INTO project_resource_policies (name) VALUES ('default') ON CONFLICT DO NOTHING
 `

@@ -18,7 +18,7 @@ SELECT key, value FROM cluster_settings WHERE key > @after AND starts_with(key, 
 
 -- name: WaitForWritersOfSecrets :exec
 -- Returns when every transaction that was writing a secret has ended.
-LOCK TABLE keypairs, resource_groups, cluster_settings, user_totp, notice_preferences IN SHARE MODE;
+LOCK TABLE keypairs, resource_groups, cluster_settings, user_totp, notice_preferences, session_secrets IN SHARE MODE;
 
 -- name: SealedOfNotices :many
 SELECT user_id, webhook_secret_sealed FROM notice_preferences WHERE user_id > @after::uuid AND webhook_secret_sealed IS NOT NULL ORDER BY user_id LIMIT @page FOR UPDATE;
