@@ -274,7 +274,7 @@ func TestObjectsThatGoToOthers(t *testing.T) {
 	}
 }
 
-// TestWhoHearsOfInvitationsCircuitsAndQueues: an invitation concerns who is invited and who invites, and nobody besides; a circuit those
+// TestWhoHearsOfInvitationsCircuitsAndQueues: an invitation concerns who is invited and who invites, and those who see all; a circuit those
 // who see it, and those who no longer do; a queue those who may use its group. A visit of an app is no change.
 func TestWhoHearsOfInvitationsCircuitsAndQueues(t *testing.T) {
 	t.Parallel()
@@ -300,11 +300,13 @@ func TestWhoHearsOfInvitationsCircuitsAndQueues(t *testing.T) {
 	}{
 		{`INSERT INTO folder_invitations (id, folder_id, inviter_id, invitee_id, permission) SELECT $1, f.id, $2, $3, 'ro' FROM folders f`,
 			[]any{invitation, string(ada.UserID), string(bob.UserID)}, [4][]session.ObjectChange{
-				is("invitation", invitation, "made"), is("invitation", invitation, "made"), none, none}},
+				is("invitation", invitation, "made"), is("invitation", invitation, "made"), none, is("invitation", invitation, "made")}},
 		{`UPDATE folder_invitations SET modified_at = now() + interval '1 hour'`, nil, [4][]session.ObjectChange{}},
 		{`UPDATE folder_invitations SET state = 'rejected'`, nil, [4][]session.ObjectChange{
-			is("invitation", invitation, "changed"), is("invitation", invitation, "changed"), none, none}},
-		{`DELETE FROM folder_invitations`, nil, [4][]session.ObjectChange{none, is("invitation", invitation, "deleted"), none, none}},
+			is("invitation", invitation, "changed"), is("invitation", invitation, "changed"), none,
+			is("invitation", invitation, "changed")}},
+		{`DELETE FROM folder_invitations`, nil, [4][]session.ObjectChange{
+			none, is("invitation", invitation, "deleted"), none, is("invitation", invitation, "deleted")}},
 		{`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public,
 			allowed, created_at) VALUES ($1, 'p', 'subdomain', 'a', $2, $3, 'ttyd', 'http', 1, '/', $4, $4, false, '{}', now())`,
 			[]any{circuit, id, kernel, user}, [4][]session.ObjectChange{

@@ -424,6 +424,8 @@ VALUES ($1, $2, 'x:y', $3, $4, 'general', $5, $6, $7, $8, false, 'ready')`,
 				w.add(`INSERT INTO folder_permissions (folder_id, user_id, permission) VALUES ($1, $2, $3)`, id, u.id, pick(w, "grant", permissions))
 			}
 		}
+		w.add(`INSERT INTO folder_invitations (id, folder_id, inviter_id, invitee_id, permission) VALUES ($1, $2, $3, $4, 'ro')`,
+			w.id(), id, creator.id, pick(w, "invited", w.users).id)
 	}
 }
 
