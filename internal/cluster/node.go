@@ -208,6 +208,14 @@ type KernelSpec struct {
 	PeerSecret string
 }
 
+// RunsJob reports whether the kernel runs the command of a batch session: its main kernel does. The others are there for it, and end with it.
+func (s *KernelSpec) RunsJob() bool {
+	return s.SessionType == Batch && (s.ClusterRole == "" || s.ClusterRole == RoleMain)
+}
+
+// RoleMain is the role of a session's first kernel.
+const RoleMain = "main"
+
 // Dotfile is a small file that is put into every container of its owner.
 type Dotfile struct {
 	Path string `json:"path"`

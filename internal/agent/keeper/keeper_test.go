@@ -488,3 +488,22 @@ func TestPullsAreSharedAndReported(t *testing.T) {
 	r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning)
 	r.awaitPhase(kernelID(2), 1, cluster.PhaseRunning)
 }
+
+// TestTheCommandRunsInTheMainKernelAlone: the other kernels of a batch session run until they are stopped, and have no result.
+func TestTheCommandRunsInTheMainKernelAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start()
+	role := func(role string) func(*cluster.DesiredKernel) {
+		return func(d *cluster.DesiredKernel) { d.Spec.ClusterRole = role }
+	}
+	r.want(true, desired(1, batch("exit 3"), role(cluster.RoleMain)), desired(2, batch("exit 3"), role("sub")))
+	r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
+	r.awaitPhase(kernelID(2), 1, cluster.PhaseRunning)
+	conf, err := r.host.Runner(kernelID(2))
+	require.NoError(t, err)
+	require.Nil(t, conf.Batch)
+	require.Equal(t, string(cluster.Interactive), conf.SessionType)
+	r.want(false, stopped(2))
+	r.await(kernelID(2), "its end", func(o cluster.KernelObservation) bool { return o.Phase == cluster.PhaseEnded && !o.Batch })
+}

@@ -72,8 +72,11 @@ func newBuild(in buildInput) (build, error) {
 		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
 	}
 	conf.Prestart = prewarm(s, in.image.Labels, in.grant.Memory)
-	if s.SessionType == cluster.Batch {
+	switch {
+	case s.RunsJob():
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
+	case s.SessionType == cluster.Batch:
+		conf.SessionType = string(cluster.Interactive) // it waits for what the main kernel asks of it
 	}
 	if s.PeerSecret != "" {
 		conf.Peers = &run.PeersConfig{Name: s.Hostname, Secret: s.PeerSecret}

@@ -152,7 +152,7 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	}
 	r := &ledger.Record{
 		Kernel: n.id, Session: d.Session, Generation: d.Generation, Image: d.Spec.Image,
-		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(),
+		Batch: d.Spec.RunsJob(), Allocation: chosen.Text(), Token: newToken(),
 		Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)), Marks: true,
 	}
 	r.UID, r.Shared = n.userNumber(d.Spec)
