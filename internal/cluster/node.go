@@ -208,7 +208,8 @@ type KernelSpec struct {
 	PeerSecret string
 }
 
-// RunsJob reports whether the kernel runs the command of a batch session: its main kernel does. The others are there for it, and end with it.
+// RunsJob reports whether the kernel runs the command of a batch session: its main kernel does. The others are there for it, and end
+// with it.
 func (s *KernelSpec) RunsJob() bool {
 	return s.SessionType == Batch && (s.ClusterRole == "" || s.ClusterRole == RoleMain)
 }
