@@ -77,38 +77,17 @@ func (n *Reports) secretsOf(ctx context.Context, rows []dbgen.KernelSpecsRow) (m
 	return out, read()
 }
 
-// resealPage is how many rows are held at a time.
-const resealPage = 200
-
 // Reseal seals the secrets of all sessions with the current master key and returns how many it changed.
 func Reseal(ctx context.Context, db *store.Store, key *seal.Key) (changed int, err error) {
-	after := "00000000-0000-0000-0000-000000000000"
-	for more := true; more && err == nil; {
-		page, from := 0, after
-		err = db.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-			page, after = 0, from
-			rows, err := tx.SealedOfSessions(ctx, from, resealPage)
-			if err != nil {
-				return fmt.Errorf("read sealed secrets of sessions: %w", err)
+	return store.Reseal(ctx, db, store.BeforeAllUUIDs,
+		func(ctx context.Context, tx *store.Tx, after string, limit int32) ([]dbgen.SealedOfSessionsRow, error) {
+			return tx.SealedOfSessions(ctx, after, limit)
+		},
+		func(ctx context.Context, tx *store.Tx, r dbgen.SealedOfSessionsRow) (string, bool, error) {
+			fresh, is, err := key.Reseal(r.Sealed, secretPurpose(r.SessionID))
+			if err != nil || !is {
+				return r.SessionID, false, err
 			}
-			more = len(rows) == resealPage
-			for _, r := range rows {
-				after = r.SessionID
-				fresh, is, err := key.Reseal(r.Sealed, secretPurpose(r.SessionID))
-				if err != nil {
-					return fmt.Errorf("reseal the secret of session %s: %w", r.SessionID, err)
-				}
-				if !is {
-					continue
-				}
-				if err := tx.ResealSession(ctx, fresh, r.SessionID); err != nil {
-					return fmt.Errorf("store a resealed secret: %w", err)
-				}
-				page++
-			}
-			return nil
+			return r.SessionID, true, tx.ResealSession(ctx, fresh, r.SessionID)
 		})
-		changed += page
-	}
-	return changed, err
 }

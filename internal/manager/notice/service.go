@@ -301,37 +301,17 @@ func textsOf(kinds []rule.Kind) []string {
 	return out
 }
 
-const resealPage = 50
-
 // Reseal seals all secrets of webhooks with the current master key and returns how many it changed.
 func Reseal(ctx context.Context, db *store.Store, key *seal.Key) (changed int, err error) {
-	after := "00000000-0000-0000-0000-000000000000"
-	for more := true; more && err == nil; {
-		page, from := 0, after
-		err = db.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-			page, after = 0, from
-			rows, err := tx.SealedOfNotices(ctx, from, resealPage)
-			if err != nil {
-				return fmt.Errorf("read sealed secrets of webhooks: %w", err)
+	return store.Reseal(ctx, db, store.BeforeAllUUIDs,
+		func(ctx context.Context, tx *store.Tx, after string, limit int32) ([]dbgen.SealedOfNoticesRow, error) {
+			return tx.SealedOfNotices(ctx, after, limit)
+		},
+		func(ctx context.Context, tx *store.Tx, r dbgen.SealedOfNoticesRow) (string, bool, error) {
+			fresh, is, err := key.Reseal(r.WebhookSecretSealed, purpose(r.UserID))
+			if err != nil || !is {
+				return r.UserID, false, err
 			}
-			more = len(rows) == resealPage
-			for _, r := range rows {
-				after = r.UserID
-				fresh, is, err := key.Reseal(r.WebhookSecretSealed, purpose(r.UserID))
-				if err != nil {
-					return fmt.Errorf("reseal the webhook of user %s: %w", r.UserID, err)
-				}
-				if !is {
-					continue
-				}
-				if err := tx.ResealNotices(ctx, fresh, r.UserID); err != nil {
-					return fmt.Errorf("store a resealed secret: %w", err)
-				}
-				page++
-			}
-			return nil
+			return r.UserID, true, tx.ResealNotices(ctx, fresh, r.UserID)
 		})
-		changed += page
-	}
-	return changed, err
 }

@@ -86,38 +86,17 @@ func (s *Service) ConfirmBefore(ctx context.Context, token, code string) (_ []st
 	return s.confirm(ctx, row.ID, code)
 }
 
-// resealPage is how many rows are held at a time.
-const resealPage = 200
-
 // Reseal seals all secrets with the current master key and returns how many it changed.
 func Reseal(ctx context.Context, db *store.Store, key *seal.Key) (changed int, err error) {
-	after := "00000000-0000-0000-0000-000000000000"
-	for more := true; more && err == nil; {
-		page, from := 0, after
-		err = db.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-			page, after = 0, from
-			rows, err := tx.SealedOfOTP(ctx, from, resealPage)
-			if err != nil {
-				return fmt.Errorf("read sealed secrets: %w", err)
+	return store.Reseal(ctx, db, store.BeforeAllUUIDs,
+		func(ctx context.Context, tx *store.Tx, after string, limit int32) ([]dbgen.SealedOfOTPRow, error) {
+			return tx.SealedOfOTP(ctx, after, limit)
+		},
+		func(ctx context.Context, tx *store.Tx, r dbgen.SealedOfOTPRow) (string, bool, error) {
+			fresh, is, err := key.Reseal(r.SecretSealed, purpose(r.UserID))
+			if err != nil || !is {
+				return r.UserID, false, err
 			}
-			more = len(rows) == resealPage
-			for _, r := range rows {
-				after = r.UserID
-				fresh, is, err := key.Reseal(r.SecretSealed, purpose(r.UserID))
-				if err != nil {
-					return fmt.Errorf("reseal the second factor of user %s: %w", r.UserID, err)
-				}
-				if !is {
-					continue
-				}
-				if err := tx.ResealOTP(ctx, fresh, r.UserID); err != nil {
-					return fmt.Errorf("store a resealed secret: %w", err)
-				}
-				page++
-			}
-			return nil
+			return r.UserID, true, tx.ResealOTP(ctx, fresh, r.UserID)
 		})
-		changed += page
-	}
-	return changed, err
 }
