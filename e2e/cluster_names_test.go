@@ -1,7 +1,9 @@
 package e2e_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -45,6 +47,23 @@ func TestClusterSession(t *testing.T) {
 		require.Equal(t, "main1\n", inside("ssh sub1 ssh sub3 ssh main1 hostname"))
 		require.Equal(t, "sub3 3\n", inside(`ssh sub3 'echo $BACKENDAI_CLUSTER_HOST $BACKENDAI_CLUSTER_IDX'`))
 		require.Equal(t, "42", strings.TrimSpace(inside("echo 42 > x && scp -q x sub1:y && ssh sub1 cat y")))
+	})
+	t.Run("commands, files and logs choose a kernel", func(t *testing.T) {
+		require.Equal(t, "sub2\n", p.must("session", "exec", "--kernel", "sub2", "quartet", "--", "hostname"))
+		p.must("session", "exec", "--kernel", "sub3", "quartet", "--", "sh", "-c", "echo here >of-sub3")
+		require.Contains(t, p.must("session", "ls", "--kernel", "sub3", "quartet"), "of-sub3")
+		require.NotContains(t, p.must("session", "ls", "quartet"), "of-sub3")
+		to := t.TempDir()
+		p.must("session", "download", "--kernel", "sub3", "--dest", to, "quartet", "of-sub3")
+		text, err := os.ReadFile(filepath.Join(to, "of-sub3"))
+		require.NoError(t, err)
+		require.Equal(t, "here\n", string(text))
+		p.must("session", "upload", "--kernel", "sub1", "quartet", filepath.Join(to, "of-sub3"))
+		require.Contains(t, p.must("session", "ls", "--kernel", "sub1", "quartet"), "of-sub3")
+		p.must("session", "logs", "--kernel", "sub1", "quartet")
+		r := p.run("", "session", "exec", "--kernel", "sub9", "quartet", "--", "true")
+		require.NotZero(t, r.code)
+		require.Contains(t, r.stderr, "main1, sub1, sub2, sub3")
 	})
 	t.Run("mpirun", func(t *testing.T) {
 		require.ElementsMatch(t, []string{"main1", "sub1"}, strings.Fields(inside("mpirun -H main1,sub1 hostname")))

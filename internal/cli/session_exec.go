@@ -16,23 +16,26 @@ import (
 )
 
 type sessionExecOptions struct {
-	stdin bool
-	tty   bool
+	stdin  bool
+	tty    bool
+	kernel string
 }
 
 func (a *verbs) newSessionExec() *cobra.Command {
 	o := &sessionExecOptions{}
 	cmd := &cobra.Command{
-		Use:     "exec SESSION -- COMMAND [ARG...]",
-		Short:   "Run a program inside a session",
-		Long:    "Run a program inside a running session, beside its interpreter, and pass its exit code through.",
-		Example: "  berth session exec -it mylab -- bash\n  berth session exec mylab -- ls -l",
-		Args:    frame.Args(cobra.MinimumNArgs(2)),
-		RunE:    a.Run(o.run),
+		Use:   "exec SESSION -- COMMAND [ARG...]",
+		Short: "Run a program inside a session",
+		Long:  "Run a program inside a running session, beside its interpreter, and pass its exit code through.",
+		Example: "  berth session exec -it mylab -- bash\n  berth session exec mylab -- ls -l\n" +
+			"  berth session exec --kernel sub1 mylab -- hostname",
+		Args: frame.Args(cobra.MinimumNArgs(2)),
+		RunE: a.Run(o.run),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.stdin, "interactive", "i", false, "pass standard input to the program")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the program a terminal")
+	kernelFlag(cmd, &o.kernel)
 	// Flags after the session belong to the program, also without --.
 	f.SetInterspersed(false)
 	return cmd
@@ -64,7 +67,7 @@ func (o *sessionExecOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		}
 		defer restore()
 	}
-	code, err := c.Exec(ctx, session, e, s)
+	code, err := c.Exec(ctx, inKernel(session, o.kernel), e, s)
 	if err != nil {
 		return sessionHint(err)
 	}

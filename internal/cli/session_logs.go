@@ -32,7 +32,7 @@ func (a *verbs) newSessionLogs() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the session ends, also when the manager restarts meanwhile")
-	f.StringVar(&o.kernel, "kernel", "", "id of one container of a cluster session")
+	f.StringVar(&o.kernel, "kernel", "", "one kernel of the session by its name, such as sub1, or its id")
 	frame.JSONFlag(cmd, &o.json)
 	cmd.MarkFlagsMutuallyExclusive("follow", "json")
 	return cmd

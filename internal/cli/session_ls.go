@@ -12,8 +12,9 @@ import (
 )
 
 type sessionLsOptions struct {
-	app  *verbs
-	json bool
+	app    *verbs
+	json   bool
+	kernel string
 }
 
 func (a *verbs) newSessionLs() *cobra.Command {
@@ -27,6 +28,7 @@ func (a *verbs) newSessionLs() *cobra.Command {
 		RunE:    a.Run(o.run),
 	}
 	frame.JSONFlag(cmd, &o.json)
+	kernelFlag(cmd, &o.kernel)
 	return cmd
 }
 
@@ -35,7 +37,7 @@ func (o *sessionLsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	if len(args) == 2 {
 		dir = args[1]
 	}
-	list, err := c.ListFiles(ctx, args[0], dir)
+	list, err := c.ListFiles(ctx, inKernel(args[0], o.kernel), dir)
 	if err != nil {
 		return sessionHint(err)
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 func (a *verbs) newSessionUpload() *cobra.Command {
-	return &cobra.Command{
+	kernel := ""
+	cmd := &cobra.Command{
 		Use:     "upload SESSION FILE...",
 		Short:   "Copy files into a session",
 		Long:    "Copy files, and what is in directories, below /home/work of a running session. Each file must be smaller than 1 MiB.",
@@ -21,7 +22,7 @@ func (a *verbs) newSessionUpload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.UploadFiles(ctx, args[0], uploads); err != nil {
+			if err := c.UploadFiles(ctx, inKernel(args[0], kernel), uploads); err != nil {
 				return sessionHint(err)
 			}
 			plural := "s"
@@ -32,4 +33,6 @@ func (a *verbs) newSessionUpload() *cobra.Command {
 			return nil
 		}),
 	}
+	kernelFlag(cmd, &kernel)
+	return cmd
 }

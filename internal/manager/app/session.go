@@ -85,6 +85,10 @@ func (s *Service) use(ctx context.Context, a authz.Actor, ref string,
 	if err != nil {
 		return r, nil, err
 	}
+	if r.KernelID != string(way.Kernel.ID) {
+		return r, nil, fault.Conflictf("apps of session %s are those of its main kernel", r.Name).
+			WithNext("name the session alone; its kernels reach each other by SSH")
+	}
 	return r, way, nil
 }
 

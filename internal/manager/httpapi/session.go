@@ -296,7 +296,7 @@ func (a *API) sessionLogs(c *call) error {
 	if err != nil {
 		return err
 	}
-	kernel, follow := cluster.KernelID(p.UUID("kernel_id|kernelId")), p.Flag("follow", false)
+	kernel, follow := p.Text("kernel_id|kernelId", ""), p.Flag("follow", false)
 	from := p.Number("from", 0, 0, math.MaxInt) // our extension: so many bytes are left out
 	if err := p.Err(); err != nil {
 		return err
@@ -363,14 +363,14 @@ func (a *API) taskLog(c *call) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
-	var kernel cluster.KernelID
+	kernel := ""
 	if id, ok := cluster.CanonicalUUID(ref); ok {
 		page, err := a.sessions.ListKernels(c.ctx(), c.actor, session.KernelFilter{Kernel: cluster.KernelID(id)})
 		if err != nil {
 			return err
 		}
 		if len(page.Items) == 1 {
-			kernel, ref = page.Items[0].ID, string(page.Items[0].SessionID)
+			kernel, ref = string(page.Items[0].ID), string(page.Items[0].SessionID)
 		}
 	}
 	log, err := a.sessions.Logs(c.ctx(), c.actor, ref, who, session.LogOptions{Kernel: kernel})

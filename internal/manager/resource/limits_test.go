@@ -73,7 +73,7 @@ func TestLimitsNameTheLevelThatBinds(t *testing.T) {
 	require.EqualValues(t, 3, n.Left)
 	n, limited = binding(t, limits(), resource.LimitOfSession, "containers")
 	require.True(t, limited)
-	require.Equal(t, cluster.Whole(1), n.Limit)
+	require.Equal(t, cluster.Whole(16), n.Limit)
 }
 
 // A policy below what is held leaves nothing, and takes nothing away.

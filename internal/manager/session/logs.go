@@ -14,7 +14,7 @@ import (
 
 // LogOptions say which log is read, and which part of it.
 type LogOptions struct {
-	Kernel cluster.KernelID // "" is the main kernel
+	Kernel string // its name in the session or its id; "" is the main kernel
 	// Follow goes on until the container ends.
 	Follow bool
 	// From is how many bytes of the log are left out, because the caller has them already.
@@ -35,20 +35,15 @@ func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner clu
 	if err != nil {
 		return nil, err
 	}
-	k := v.MainKernel()
-	if kernel != "" {
-		k = nil
-		for i := range v.Kernels {
-			if v.Kernels[i].ID == kernel {
-				k = &v.Kernels[i]
-			}
-		}
+	if len(v.Kernels) == 0 {
+		return nil, authz.NotFound("kernel", kernel)
 	}
-	if k == nil {
-		return nil, authz.NotFound("kernel", string(kernel))
+	k, err := kernelOf(v.Kernels, kernel, v.Name)
+	if err != nil {
+		return nil, err
 	}
 	if k.Agent != "" && !k.Status.Final() && k.Status != cluster.Pending && s.d.Streams != nil {
-		r, err := s.liveLogs(ctx, *k, opt.Follow)
+		r, err := s.liveLogs(ctx, k, opt.Follow)
 		if err == nil {
 			return &skipping{ReadCloser: r, skip: opt.From}, nil
 		}

@@ -27,7 +27,8 @@ func LookAtRunner(streams Streams, agent cluster.AgentID, kernel cluster.KernelI
 }
 
 // Runner authorises the actor to run code, checks that the session is RUNNING, counts the query and opens the way to
-// the main kernel's runner. Every cell passes here, so the answer is remembered for a moment.
+// the main kernel's runner, or with a reference SESSION:KERNEL to that of another kernel, by its name in the session or its id. Every cell
+// passes here, so the answer is remembered for a moment.
 func (s *Service) Runner(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (*Runner, error) {
 	key := routeKey{a.AccessKey, tokenOf(a), ref, owner}
 	r, turn, ok := s.routes.Find(key, s.d.Clock())
@@ -48,6 +49,7 @@ func (s *Service) Runner(ctx context.Context, a authz.Actor, ref string, owner c
 }
 
 func (s *Service) findRoute(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (route, error) {
+	ref, name, _ := strings.Cut(ref, ":") // neither names nor ids of sessions have a colon
 	o, err := s.Changeable(ctx, a, ref, owner)
 	if err != nil {
 		return route{}, err
@@ -59,7 +61,14 @@ func (s *Service) findRoute(ctx context.Context, a authz.Actor, ref string, owne
 	if o.Status != cluster.Running || len(kernels) == 0 {
 		return route{}, notRunning(o.Name, "used")
 	}
-	k := kernelView(kernels[0]) // ordered by rank: the main kernel
+	views := make([]Kernel, len(kernels))
+	for i, k := range kernels {
+		views[i] = kernelView(k)
+	}
+	k, err := kernelOf(views, name, o.Name)
+	if err != nil {
+		return route{}, err
+	}
 	switch {
 	case k.Agent == "":
 		return route{}, notRunning(o.Name, "used")
@@ -67,6 +76,25 @@ func (s *Service) findRoute(ctx context.Context, a authz.Actor, ref string, owne
 		return route{}, fault.Unavailablef("the agent of session %s, %s, is lost", o.Name, k.Agent).WithNext("wait until it is back")
 	}
 	return route{kernel: k, owner: cluster.AccessKey(o.AccessKey)}, nil
+}
+
+// kernelOf finds a kernel of a session by its name in the session or its id; "" is the main kernel. kernels are in the order of their ranks
+// and not empty.
+func kernelOf(kernels []Kernel, name, session string) (Kernel, error) {
+	if name == "" {
+		return kernels[0], nil
+	}
+	var names []string
+	for _, k := range kernels {
+		if k.ClusterHostname == name || string(k.ID) == name {
+			return k, nil
+		}
+		names = append(names, k.ClusterHostname)
+	}
+	if more := len(names) - 20; more > 0 {
+		names = append(names[:20], fmt.Sprintf("and %d more", more))
+	}
+	return Kernel{}, fault.NotFoundf("session %s has no kernel %.64q", session, name).WithNext("name one of %s", strings.Join(names, ", "))
 }
 
 type routeKey struct {

@@ -3,6 +3,7 @@ package scheduling
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"berth.dev/berth/internal/cluster"
@@ -134,6 +135,17 @@ func freshNetworks(ctx context.Context, tx *store.Tx, c NetworkConfig, batch []p
 
 // WaitsForNetwork is the reason of sessions of several kernels that find no network.
 const WaitsForNetwork scheduler.Reason = "session-network"
+
+// lack notes which sessions of a group found no network in its last pass, each with why.
+func (m *memory) lack(group string, why map[cluster.SessionID]string) {
+	before := maps.Clone(m.unconnected)
+	maps.DeleteFunc(m.unconnected, func(id cluster.SessionID, _ string) bool {
+		e := m.sessions[id]
+		return e == nil || e.group == group
+	})
+	maps.Copy(m.unconnected, why)
+	m.changed = m.changed || !maps.Equal(before, m.unconnected)
+}
 
 // explain is why a session waits: the scheduler's answer, or that it found a place and no network at the last try.
 func (m *memory) explain(id cluster.SessionID) (scheduler.Explanation, bool) {

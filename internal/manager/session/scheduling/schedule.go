@@ -229,10 +229,9 @@ func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outco
 		d.metrics.pass.Observe(d.deps.Clock.Now().Sub(began).Seconds())
 		m.doubt(result.Decisions)
 		batch, evictions = m.propose(result.Decisions)
-		maps.DeleteFunc(m.unconnected, func(id cluster.SessionID, _ string) bool {
-			e := m.sessions[id]
-			return e == nil || e.group == group
-		})
+		if len(batch) == 0 {
+			m.lack(group, nil)
+		}
 		out.more, out.wake = result.More, result.Wake
 		if e := m.group(group); result.More || !e.wake.Equal(result.Wake) { // the reason why a session waits may have changed
 			m.changed, e.wake = true, result.Wake
@@ -249,7 +248,7 @@ func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outco
 			return out, fmt.Errorf("commit placements: %w", err)
 		}
 		out.refused, out.placed = len(refused), len(batch)-len(refused)
-		if err := d.kept.with(ctx, func(m *memory) error { m.refused(batch, refused, lacking); return nil }); err != nil {
+		if err := d.kept.with(ctx, func(m *memory) error { m.refused(batch, refused); m.lack(group, lacking); return nil }); err != nil {
 			return out, err
 		}
 	}
@@ -288,13 +287,9 @@ func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evic
 	return batch, evictions
 }
 
-// refused marks agents as stale on which the commit found no room: the memory is out of date about them. lacking says of which sessions it
-// is known why they got no network.
-func (m *memory) refused(batch []proposal, refused, lacking map[cluster.SessionID]string) {
+// refused marks agents as stale on which the commit found no room: the memory is out of date about them.
+func (m *memory) refused(batch []proposal, refused map[cluster.SessionID]string) {
 	for _, p := range batch {
-		if why := lacking[p.session]; why != "" {
-			m.unconnected[p.session], m.changed = why, true
-		}
 		if refused[p.session] == "room" {
 			for _, pl := range p.placements {
 				m.staleAgents[pl.Agent] = struct{}{}
