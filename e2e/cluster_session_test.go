@@ -210,6 +210,10 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 		}
 	}
 
+	for _, to := range names {
+		require.Equal(t, to, strings.TrimSpace(l.must("session", "exec", "wide-one", "--", "ssh", to, "hostname")))
+	}
+
 	// A stranger's session lies on a host beside them, and reaches none of them, whatever it knows.
 	stranger := create("wide-two", 1)
 	address, err := l.in(id, "main1", "getent hosts main1 | cut -d' ' -f1")

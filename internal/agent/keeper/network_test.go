@@ -132,7 +132,10 @@ func TestPeersKnowEachOther(t *testing.T) {
 		{Kernel: kernelID(1), Name: "main1", Address: netip.MustParseAddr("10.223.0.1"), Agent: agent},
 		{Kernel: kernelID(2), Name: "sub1", Address: netip.MustParseAddr("10.223.0.2"), Agent: agent},
 		{Kernel: kernelID(9), Name: "sub2", Address: netip.MustParseAddr("10.223.0.3"), Agent: "elsewhere"}}}
-	member := func(d *cluster.DesiredKernel) { d.Network = session }
+	member := func(d *cluster.DesiredKernel) {
+		d.Network = session
+		d.Egress, _ = cluster.ParseEgress("proxy:10.0.0.5:3128")
+	}
 	r.want(true, desired(1, member), desired(2, member, func(d *cluster.DesiredKernel) { d.Spec.Hostname = "sub1" }),
 		desired(3, func(d *cluster.DesiredKernel) { d.Session = "22222222-0000-4000-8000-000000000000" }))
 	names := func(id cluster.KernelID) []string {
@@ -144,6 +147,9 @@ func TestPeersKnowEachOther(t *testing.T) {
 	all := []string{"main1:10.223.0.1", "sub1:10.223.0.2", "sub2:10.223.0.3"}
 	require.ElementsMatch(t, all, names(kernelID(1)))
 	require.ElementsMatch(t, all, names(kernelID(2)))
+	conf, err := r.host.Runner(kernelID(1))
+	require.NoError(t, err)
+	require.Equal(t, "localhost,127.0.0.1,::1,main1,sub1,sub2,10.223.0.0/26", conf.Env["no_proxy"])
 	other := names(kernelID(3))
 	require.Len(t, other, 1)
 	require.Regexp(t, `^main1:10\.222\.0\.\d$`, other[0])

@@ -235,8 +235,15 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 		for _, name := range proxyVariables {
 			set(name, "http://"+e.Proxy.String())
 		}
-		set("no_proxy", "localhost,127.0.0.1,::1")
-		set("NO_PROXY", "localhost,127.0.0.1,::1")
+		direct := "localhost,127.0.0.1,::1"
+		if n := in.desired.Network; n != nil { // kernels of one session need no proxy to reach each other
+			for _, m := range n.Members {
+				direct += "," + m.Name
+			}
+			direct += "," + n.Subnet.String()
+		}
+		set("no_proxy", direct)
+		set("NO_PROXY", direct)
 	}
 	if n := in.desired.Network; n != nil {
 		// Kernels reach each other on one interface and the rest of the world on another. These programs take any, unless they are told.
