@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/network"
 	engine "berth.dev/berth/internal/agent/runtime"
@@ -27,19 +28,28 @@ import (
 // pair is two hosts with an agent each, and a cable between them.
 type pair struct {
 	*testing.T
-	one, two *world
-	a, b     *network.Network
+	one, two  *world
+	a, b      *network.Network
+	addresses map[cluster.AgentID]string
 }
 
 const (
 	cableMTU = 1400
 	oneHost  = "192.0.2.1"
 	twoHost  = "192.0.2.2"
+	one6     = "fd00:77::1"
+	two6     = "fd00:77::2"
 )
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	p := &pair{T: t, one: newWorld(t), two: newWorld(t)}
+	return newPairAt(t, oneHost, twoHost)
+}
+
+// newPairAt has agents that are reached at these addresses of the cable.
+func newPairAt(t *testing.T, one, two string) *pair {
+	t.Helper()
+	p := &pair{T: t, one: newWorld(t), two: newWorld(t), addresses: map[cluster.AgentID]string{"one": one, "two": two}}
 	p.one.in(p.one.pid, func() error {
 		ns, err := netns.GetFromPid(p.two.pid)
 		if err != nil {
@@ -53,12 +63,29 @@ func newPair(t *testing.T) *pair {
 			addressed("cable", oneHost+"/24"))
 	})
 	p.two.in(p.two.pid, func() error { return addressed("cable", twoHost+"/24") })
+	for _, end := range []struct {
+		w       *world
+		address string
+	}{{p.one, one6}, {p.two, two6}} {
+		end.w.in(end.w.pid, func() error {
+			l, err := netlink.LinkByName("cable")
+			if err != nil {
+				return err
+			}
+			a, err := netlink.ParseAddr(end.address + "/64")
+			if err != nil {
+				return err
+			}
+			a.Flags = unix.IFA_F_NODAD // nobody else is on the cable
+			return netlink.AddrReplace(l, a)
+		})
+	}
 	p.a, p.b = p.agent(p.one, "one"), p.agent(p.two, "two")
 	return p
 }
 
 func (p *pair) options(w *world, agent cluster.AgentID) network.Options {
-	o := w.options(func(c *network.Config) { c.Address = map[cluster.AgentID]string{"one": oneHost, "two": twoHost}[agent] })
+	o := w.options(func(c *network.Config) { c.Address = p.addresses[agent] })
 	o.Scope, o.Agent = p.Name(), agent
 	return o
 }
@@ -376,4 +403,22 @@ func TestSessionsOfSeveralKernelsWithoutAnAddress(t *testing.T) {
 		{Kernel: ada, Name: "main1", Address: netip.MustParseAddr("10.223.0.1"), Agent: o.Agent}, far}})
 	_, err = n.Join(ada, cluster.Egress{})
 	require.ErrorContains(t, err, "no address is known")
+}
+
+// TestAgentsReachEachOtherByIPv6: the kernels' own addresses are of IPv4 all the same.
+func TestAgentsReachEachOtherByIPv6(t *testing.T) {
+	t.Parallel()
+	p := newPairAt(t, one6, two6)
+	at := func(m cluster.NetworkMember) cluster.NetworkMember {
+		m.Host = netip.MustParseAddr(p.addresses[m.Agent])
+		return m
+	}
+	session := &cluster.SessionNetwork{Number: 31, Subnet: netip.MustParsePrefix("10.223.4.0/26"), Members: []cluster.NetworkMember{
+		at(member(ada, "main1", "10.223.4.1", "one")), at(member(carl, "sub1", "10.223.4.2", "two"))}}
+	adaPID, carlPID := p.start(p.one, p.a, ada, session), p.start(p.two, p.b, carl, session)
+	require.True(t, p.one.comesToReach(adaPID, "tcp", "10.223.4.2:8000"))
+	require.True(t, p.one.comesToReach(carlPID, "tcp", "10.223.4.1:8000"))
+	require.Equal(t, cableMTU-70, p.mtu(adaPID))
+	require.NoError(t, p.a.Check(t.Context()))
+	require.True(t, p.one.reaches(adaPID, "tcp", "10.223.4.2:8000"), "a look changes nothing")
 }
