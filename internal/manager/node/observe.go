@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,9 @@ func (n *Reports) observe(ctx context.Context, l *store.Locked, list []reported)
 			}
 		case o.Phase == cluster.PhaseEnded:
 			reason, detail = endReason(o), o.Detail
+			if len(l.Kernels) > 1 && k.StopReason == "" { // the others end because of it
+				detail = fmt.Sprintf("kernel %s ended: %s", k.ClusterHostname, cmp.Or(o.Detail, string(reason)))
+			}
 			if err := n.ended(ctx, l, k, o, r.quarantined); err != nil {
 				return err
 			}

@@ -101,3 +101,33 @@ func TestAgentsLearnThatAllRun(t *testing.T) {
 	require.ElementsMatch(t, []string{store.AgentTopic("a1"), store.AgentTopic("a2")}, wakes.Take())
 	require.False(t, desired(t, w, w.Set, "a1", alone)[0].AllRun)
 }
+
+// TestTheKernelThatFailedIsNamed: when one kernel ends by itself, the others are stopped because of it, and the history says which one it was
+// and why.
+func TestTheKernelThatFailedIsNamed(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 64, 64*managertest.GiB)
+	id := w.Create("several", two).ID
+	w.Place(id, "a1", "a1")
+	report := func(i int, o cluster.KernelObservation) {
+		k := w.Session(id).Kernels[i]
+		o.Kernel, o.Session, o.Generation = k.ID, id, k.Generation
+		_, err := w.Reports.Observe(t.Context(), "a1", w.Epoch("a1"), false, nil, []cluster.KernelObservation{o})
+		require.NoError(t, err)
+	}
+	for i := range 2 {
+		report(i, cluster.KernelObservation{Phase: cluster.PhaseRunning, ContainerID: "c"})
+	}
+	code := 137
+	report(1, cluster.KernelObservation{Phase: cluster.PhaseEnded, Reason: cluster.ReasonOutOfMemory, Detail: "killed: out of memory", ExitCode: &code})
+	s := w.Session(id)
+	require.Equal(t, cluster.Terminating, s.Status)
+	var detail string
+	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT detail FROM session_events WHERE session_id = $1 AND kernel_id IS NULL
+		AND to_status = 'TERMINATING'`, string(id)).Scan(&detail))
+	require.Equal(t, "kernel sub1 ended: killed: out of memory", detail)
+	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT detail FROM session_events WHERE kernel_id = $1
+		AND to_status = 'TERMINATING'`, string(s.Kernels[0].ID)).Scan(&detail))
+	require.Equal(t, "kernel sub1 ended: killed: out of memory", detail)
+}

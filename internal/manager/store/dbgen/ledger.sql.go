@@ -13,7 +13,7 @@ import (
 )
 
 const kernelsToMove = `-- name: KernelsToMove :many
-SELECT id, session_id, local_rank, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
+SELECT id, session_id, local_rank, cluster_hostname, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
        deadline, exit_code, absences, container_id, oom_killed, (log IS NOT NULL)::boolean AS has_log
 FROM kernels WHERE session_id = ANY($1::uuid[]) ORDER BY session_id, local_rank
 `
@@ -22,6 +22,7 @@ type KernelsToMoveRow struct {
 	ID               string
 	SessionID        string
 	LocalRank        int32
+	ClusterHostname  string
 	AgentID          *string
 	Generation       int64
 	Desired          string
@@ -50,6 +51,7 @@ func (q *Queries) KernelsToMove(ctx context.Context, sessions []string) ([]Kerne
 			&i.ID,
 			&i.SessionID,
 			&i.LocalRank,
+			&i.ClusterHostname,
 			&i.AgentID,
 			&i.Generation,
 			&i.Desired,

@@ -6,7 +6,7 @@ SELECT id, name, type, status, access_key, user_id, resource_group, callback_url
 FROM sessions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: KernelsToMove :many
-SELECT id, session_id, local_rank, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
+SELECT id, session_id, local_rank, cluster_hostname, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
        deadline, exit_code, absences, container_id, oom_killed, (log IS NOT NULL)::boolean AS has_log
 FROM kernels WHERE session_id = ANY(@sessions::uuid[]) ORDER BY session_id, local_rank;
 
