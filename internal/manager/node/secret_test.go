@@ -102,8 +102,8 @@ func TestAgentsLearnThatAllRun(t *testing.T) {
 	require.False(t, desired(t, w, w.Set, "a1", alone)[0].AllRun)
 }
 
-// TestTheKernelThatFailedIsNamed: when one kernel ends by itself, the others are stopped because of it, and the history says which one it was
-// and why.
+// TestTheKernelThatFailedIsNamed: when one kernel ends by itself, the others are stopped because of it, and the history says which
+// one it was and why.
 func TestTheKernelThatFailedIsNamed(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)
@@ -120,7 +120,8 @@ func TestTheKernelThatFailedIsNamed(t *testing.T) {
 		report(i, cluster.KernelObservation{Phase: cluster.PhaseRunning, ContainerID: "c"})
 	}
 	code := 137
-	report(1, cluster.KernelObservation{Phase: cluster.PhaseEnded, Reason: cluster.ReasonOutOfMemory, Detail: "killed: out of memory", ExitCode: &code})
+	report(1, cluster.KernelObservation{Phase: cluster.PhaseEnded, Reason: cluster.ReasonOutOfMemory, Detail: "killed: out of memory",
+		ExitCode: &code})
 	s := w.Session(id)
 	require.Equal(t, cluster.Terminating, s.Status)
 	var detail string
