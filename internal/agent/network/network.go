@@ -380,7 +380,8 @@ func (n *Network) Join(kernel cluster.KernelID, e cluster.Egress) (Place, error)
 				WithNext("%s", "run the agent as root beside its engine on a kernel with nftables")
 		}
 		p := Place{Networks: []runtime.Network{{Name: n.Name()}}}
-		return p, n.joinSession(kernel, &p)
+		err := n.joinSession(kernel, &p)
+		return p, err
 	}
 	s := n.members[kernel]
 	if s == nil || !n.subnet.Contains(s.address) {
@@ -395,7 +396,8 @@ func (n *Network) Join(kernel cluster.KernelID, e cluster.Egress) (Place, error)
 	p := Place{
 		Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Resolvers: slices.Clone(n.resolver), Address: s.address.String(),
 	}
-	return p, n.joinSession(kernel, &p)
+	err := n.joinSession(kernel, &p)
+	return p, err
 }
 
 // free finds an address that nobody has; the caller holds mu. It goes round the subnet, so that an address rests after its use.

@@ -69,16 +69,18 @@ func (n *Network) joinSession(kernel cluster.KernelID, p *Place) error {
 	if !is {
 		return fault.Conflictf("kernel %s is no member of the network of its session", kernel)
 	}
-	alone := true
-	for _, m := range want.Members {
-		alone = alone && (m.Agent == n.o.Agent || m.Agent == "")
-	}
-	why := n.sessions.problem
+	alone, why := true, n.sessions.problem
 	if !n.guarded {
 		why = errors.New("the engine connects its containers")
 	}
-	if !alone && why == nil && !n.sessions.own.IsValid() {
-		why = errors.New("no address is known at which other agents reach it")
+	for _, m := range want.Members {
+		if m.Agent == n.o.Agent || m.Agent == "" {
+			continue
+		}
+		alone = false
+		if why == nil {
+			why = n.sessions.unreachable(m)
+		}
 	}
 	switch {
 	case why != nil && alone && !n.guarded:
@@ -92,6 +94,21 @@ func (n *Network) joinSession(kernel cluster.KernelID, p *Place) error {
 		if m.Kernel != kernel && m.Name != "" {
 			p.Peers = append(p.Peers, m.Name+":"+m.Address.String())
 		}
+	}
+	return nil
+}
+
+// unreachable says why the agents of a member cannot send to this one; nil when they can. One that is not reached itself says so itself.
+func (s *sessions) unreachable(m cluster.NetworkMember) error {
+	switch {
+	case !s.own.IsValid():
+		return errors.New("no address is known at which other agents reach it")
+	case !m.Host.IsValid():
+		return nil
+	case m.Host.Is4() != s.own.Is4():
+		return fmt.Errorf("agent %s is reached at %s and this one at %s, which are of two kinds", m.Agent, m.Host, s.own)
+	case m.Host == s.own:
+		return fmt.Errorf("agent %s is reached at %s, as this one is", m.Agent, m.Host)
 	}
 	return nil
 }

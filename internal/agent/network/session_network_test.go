@@ -22,6 +22,7 @@ import (
 	"berth.dev/berth/internal/agent/network"
 	engine "berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/testkit/await"
 )
 
@@ -421,4 +422,19 @@ func TestAgentsReachEachOtherByIPv6(t *testing.T) {
 	require.Equal(t, cableMTU-70, p.mtu(adaPID))
 	require.NoError(t, p.a.Check(t.Context()))
 	require.True(t, p.one.reaches(adaPID, "tcp", "10.223.4.2:8000"), "a look changes nothing")
+}
+
+// TestAgentsThatCannotMeetSaySo: a kernel that would wait for the others for ever does not start.
+func TestAgentsThatCannotMeetSaySo(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	for host, says := range map[string]string{one6: "which are of two kinds", oneHost: "as this one is"} {
+		other := member(carl, "sub1", "10.223.5.2", "two")
+		other.Host = netip.MustParseAddr(host)
+		p.a.SetNetwork(ada, &cluster.SessionNetwork{Number: 41, Subnet: netip.MustParsePrefix("10.223.5.0/26"),
+			Members: []cluster.NetworkMember{member(ada, "main1", "10.223.5.1", "one"), other}})
+		_, err := p.a.Join(ada, cluster.Egress{})
+		require.ErrorContains(t, err, says)
+		require.True(t, fault.Is(err, fault.Conflict))
+	}
 }
