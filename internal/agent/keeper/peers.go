@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/run"
@@ -17,13 +18,14 @@ import (
 // peersLimit bounds one attempt to tell a runner who the session's kernels are.
 const peersLimit = 10 * time.Second
 
-// peersOf is what a kernel's runner should know of the others; false where the kernel is the only one of its session.
-func peersOf(d *cluster.DesiredKernel) (run.PeersRequest, bool) {
+// peersOf is what a kernel's runner should know of the others; false where the kernel is the only one of its session. A container that the
+// engine connects has no way to the addresses of its session's network, so it is told none.
+func peersOf(d *cluster.DesiredKernel, c *runtime.Observed) (run.PeersRequest, bool) {
 	if d == nil || d.Stop || d.Spec == nil || d.Spec.PeerSecret == "" {
 		return run.PeersRequest{}, false
 	}
 	req := run.PeersRequest{Peers: []run.Peer{}, Running: d.AllRun}
-	if d.Network != nil {
+	if d.Network != nil && c != nil && c.Identity.Address != "" {
 		for _, m := range d.Network.Members {
 			req.Peers = append(req.Peers, run.Peer{Name: m.Name, Address: m.Address.String()})
 		}
@@ -41,8 +43,8 @@ func sumOfPeers(req run.PeersRequest) string {
 }
 
 // peersDiffer reports whether a runner must be told of the others, or that all of them run.
-func peersDiffer(d *cluster.DesiredKernel, r *ledger.Record) bool {
-	req, several := peersOf(d)
+func peersDiffer(d *cluster.DesiredKernel, c *runtime.Observed, r *ledger.Record) bool {
+	req, several := peersOf(d, c)
 	return several && r.Peers != sumOfPeers(req)
 }
 
@@ -50,7 +52,7 @@ func peersDiffer(d *cluster.DesiredKernel, r *ledger.Record) bool {
 // running: when all kernels of a session run, each knows all others. What it was told is recorded, so that a restart of the agent neither
 // forgets nor repeats it.
 func (n *kernel) tellPeers(ctx context.Context, v view) error {
-	req, several := peersOf(v.desired)
+	req, several := peersOf(v.desired, n.container)
 	if !several {
 		return nil
 	}

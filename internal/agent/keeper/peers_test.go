@@ -82,3 +82,22 @@ func TestOlderRunnersWaitForNobody(t *testing.T) {
 	require.Contains(t, o.Detail, "restart the session")
 	require.Equal(t, cluster.PhaseRunning, o.Phase)
 }
+
+// TestNoNamesWithoutANetwork: where the engine connects containers, nothing leads to the addresses of the session's network. The kernel's
+// file of hosts stays as the engine made it, and commands begin when all run.
+func TestNoNamesWithoutANetwork(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start()
+	r.want(true, desired(1, func(d *cluster.DesiredKernel) {
+		d.Spec.PeerSecret = "0123456789abcdef0123456789abcdef"
+		d.AllRun = true
+		d.Network = &cluster.SessionNetwork{Subnet: netip.MustParsePrefix("10.223.0.0/26"), Members: []cluster.NetworkMember{
+			{Kernel: kernelID(1), Name: "main1", Address: netip.MustParseAddr("10.223.0.1"), Agent: agent}}}
+	}))
+	r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning)
+	require.Equal(t, []run.PeersRequest{{Peers: []run.Peer{}, Running: true}}, r.host.Peers(kernelID(1)))
+	conf, err := r.host.Runner(kernelID(1))
+	require.NoError(t, err)
+	require.NotContains(t, conf.Env, "NCCL_SOCKET_IFNAME")
+}

@@ -162,7 +162,7 @@ func plan(v view) []Step {
 		return []Step{StepCreate, StepAwait}
 	case !r.Running:
 		return []Step{StepAwait}
-	case peersDiffer(d, r):
+	case peersDiffer(d, v.container, r):
 		return []Step{StepPeers}
 	case d != nil && rightsDiffer(d, r) && rightsOf(d) != v.stays:
 		return []Step{StepRights}

@@ -245,7 +245,7 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 		set("no_proxy", direct)
 		set("NO_PROXY", direct)
 	}
-	if n := in.desired.Network; n != nil {
+	if n := in.desired.Network; n != nil && in.place.Session != "" {
 		// Kernels reach each other on one interface and the rest of the world on another. These programs take any, unless they are told.
 		for _, name := range []string{"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"} {
 			set(name, n.Subnet.String())
