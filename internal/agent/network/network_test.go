@@ -34,7 +34,7 @@ import (
 
 // world is a host in network namespaces of the test's own: the engine's, one behind it, and one for each session.
 type world struct {
-	*testing.T
+	testing.TB
 	pid     int // of a process in the engine's namespace
 	subnet  netip.Prefix
 	spec    engine.BridgeSpec
@@ -50,12 +50,12 @@ const (
 	private = "10.99.0.2"
 )
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("only root makes network namespaces")
 	}
-	w := &world{T: t}
+	w := &world{TB: t}
 	w.pid = w.namespace()
 	out := w.namespace()
 	w.in(w.pid, func() error {
@@ -609,7 +609,7 @@ func TestNewAgentTakesOver(t *testing.T) {
 // TestWithoutGuard: an agent that cannot guard says so, keeps no policy but open, and refuses everything where it must guard.
 func TestWithoutGuard(t *testing.T) {
 	t.Parallel()
-	w := &world{T: t, subnet: netip.MustParsePrefix("10.222.0.0/22")}
+	w := &world{TB: t, subnet: netip.MustParsePrefix("10.222.0.0/22")}
 	n, err := network.New(w.options())
 	require.NoError(t, err)
 	_, err = n.Join(ada, cluster.Egress{})

@@ -28,7 +28,7 @@ import (
 
 // pair is two hosts with an agent each, and a cable between them.
 type pair struct {
-	*testing.T
+	testing.TB
 	one, two  *world
 	a, b      *network.Network
 	addresses map[cluster.AgentID]string
@@ -42,15 +42,15 @@ const (
 	two6     = "fd00:77::2"
 )
 
-func newPair(t *testing.T) *pair {
+func newPair(t testing.TB) *pair {
 	t.Helper()
 	return newPairAt(t, oneHost, twoHost)
 }
 
 // newPairAt has agents that are reached at these addresses of the cable.
-func newPairAt(t *testing.T, one, two string) *pair {
+func newPairAt(t testing.TB, one, two string) *pair {
 	t.Helper()
-	p := &pair{T: t, one: newWorld(t), two: newWorld(t), addresses: map[cluster.AgentID]string{"one": one, "two": two}}
+	p := &pair{TB: t, one: newWorld(t), two: newWorld(t), addresses: map[cluster.AgentID]string{"one": one, "two": two}}
 	p.one.in(p.one.pid, func() error {
 		ns, err := netns.GetFromPid(p.two.pid)
 		if err != nil {
@@ -317,8 +317,34 @@ func TestOnlyAgentsSendIntoNetworksOfSessions(t *testing.T) {
 		member(ada, "main1", "10.223.2.1", "one"), member(carl, "sub1", "10.223.2.2", "two")}}
 	adaPID := p.start(p.one, p.a, ada, session)
 	heard := make(chan string, 16)
-	p.one.in(adaPID, func() error {
-		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 223, 2, 1), Port: 5000})
+	p.hear(adaPID, "10.223.2.1", heard)
+	packet := func(text string) []byte { return vxlan(0x620000+11, "10.223.2.2", "10.223.2.1", 5000, text) }
+	// Who is no agent of the session speaks first; the agent's packet, which comes after it, is the first to arrive.
+	intruder := p.one.namespace()
+	p.one.in(p.one.pid, func() error {
+		ns, err := netns.GetFromPid(intruder)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "evil0"
+		return errors.Join(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "evil1", PeerNamespace: netlink.NsFd(int(ns))}),
+			addressed("evil0", "198.51.100.1/24"))
+	})
+	p.one.in(intruder, func() error { return addressed("evil1", "198.51.100.2/24") })
+	for range 3 {
+		p.send(p.one, intruder, "198.51.100.1", packet("intruder"))
+	}
+	p.send(p.two, p.two.pid, oneHost, packet("agent"))
+	require.Equal(t, "agent", await.Value(t, heard))
+}
+
+// hear passes on what a process hears at UDP port 5000 of its address.
+func (p *pair) hear(pid int, address string, heard chan<- string) {
+	p.Helper()
+	p.one.in(pid, func() error {
+		c, err := net.ListenPacket("udp4", address+":5000")
 		if err != nil {
 			return err
 		}
@@ -335,36 +361,20 @@ func TestOnlyAgentsSendIntoNetworksOfSessions(t *testing.T) {
 		}()
 		return nil
 	})
-	send := func(w *world, pid int, host, text string) {
-		w.in(pid, func() error {
-			c, err := net.Dial("udp4", host+":4799")
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			_, err = c.Write(vxlan(0x620000+11, "10.223.2.2", "10.223.2.1", 5000, text))
-			return err
-		})
-	}
-	// Who is no agent of the session speaks first; the agent's packet, which comes after it, is the first to arrive.
-	intruder := p.one.namespace()
-	p.one.in(p.one.pid, func() error {
-		ns, err := netns.GetFromPid(intruder)
+}
+
+// send sends a packet to the tunnels of a host.
+func (p *pair) send(w *world, pid int, host string, packet []byte) {
+	p.Helper()
+	w.in(pid, func() error {
+		c, err := net.Dial("udp4", host+":4799")
 		if err != nil {
 			return err
 		}
-		defer ns.Close()
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = "evil0"
-		return errors.Join(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "evil1", PeerNamespace: netlink.NsFd(int(ns))}),
-			addressed("evil0", "198.51.100.1/24"))
+		defer c.Close()
+		_, err = c.Write(packet)
+		return err
 	})
-	p.one.in(intruder, func() error { return addressed("evil1", "198.51.100.2/24") })
-	for range 3 {
-		send(p.one, intruder, "198.51.100.1", "intruder")
-	}
-	send(p.two, p.two.pid, oneHost, "agent")
-	require.Equal(t, "agent", await.Value(t, heard))
 }
 
 // vxlan is a packet of UDP between two members, as an agent sends it to another (RFC 7348).
@@ -437,4 +447,23 @@ func TestAgentsThatCannotMeetSaySo(t *testing.T) {
 		require.ErrorContains(t, err, says)
 		require.True(t, fault.Is(err, fault.Conflict))
 	}
+}
+
+// TestAgentsSendIntoTheirOwnSessionsAlone: a compromised agent that holds a kernel of one session sends into no other.
+func TestAgentsSendIntoTheirOwnSessionsAlone(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	shared := &cluster.SessionNetwork{Number: 51, Subnet: netip.MustParsePrefix("10.223.6.0/26"), Members: []cluster.NetworkMember{
+		member(ada, "main1", "10.223.6.1", "one"), member(carl, "sub1", "10.223.6.2", "two")}}
+	other := &cluster.SessionNetwork{Number: 52, Subnet: netip.MustParsePrefix("10.223.6.64/26"), Members: []cluster.NetworkMember{
+		member(bob, "main1", "10.223.6.65", "one"),
+		{Kernel: dora, Name: "sub1", Address: netip.MustParseAddr("10.223.6.66"), Agent: "three", Host: netip.MustParseAddr("192.0.2.3")}}}
+	heard := make(chan string, 16)
+	p.hear(p.start(p.one, p.a, ada, shared), "10.223.6.1", heard)
+	p.hear(p.start(p.one, p.a, bob, other), "10.223.6.65", heard)
+	for range 3 {
+		p.send(p.two, p.two.pid, oneHost, vxlan(0x620000+52, "10.223.6.66", "10.223.6.65", 5000, "forged"))
+	}
+	p.send(p.two, p.two.pid, oneHost, vxlan(0x620000+51, "10.223.6.2", "10.223.6.1", 5000, "agent"))
+	require.Equal(t, "agent", await.Value(t, heard))
 }

@@ -2,6 +2,8 @@ package network
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -12,21 +14,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// admitted is what the rules of session networks let through: the members that send, with their ports, and the agents whose tunnels
-// end here.
+// admitted is what the rules of session networks let through: the members that send, with their ports, and who sends into
+// which network.
 type admitted struct {
 	members map[netip.Addr]member
-	hosts   map[netip.Addr]bool
+	ends    map[tunnelEnd]bool
+}
+
+// tunnelEnd is an agent that may send into a network.
+type tunnelEnd struct {
+	host netip.Addr
+	vni  uint32
+}
+
+// key is a tunnelEnd as an element of a set: the address, and the identifier as the first three of four bytes.
+func (e tunnelEnd) key() []byte { return binary.BigEndian.AppendUint32(e.host.AsSlice(), e.vni<<8) }
+
+func tunnelEndOf(key []byte) (e tunnelEnd, ok bool) {
+	if len(key) < 8 {
+		return e, false
+	}
+	host, number := key[:len(key)-4], key[len(key)-4:]
+	e.vni = binary.BigEndian.Uint32(number) >> 8
+	e.host, ok = netip.AddrFromSlice(host)
+	return e, ok
 }
 
 func admittedBy(want map[uint32]wanted) admitted {
-	a := admitted{map[netip.Addr]member{}, map[netip.Addr]bool{}}
+	a := admitted{map[netip.Addr]member{}, map[tunnelEnd]bool{}}
 	for number, w := range want {
 		for _, m := range w.local {
 			a.members[m.Address] = member{port: sessionPort(number, w.subnet, m.Address)}
 		}
 		for _, host := range w.far {
-			a.hosts[host] = true
+			a.ends[tunnelEnd{host, firstVNI + number}] = true
 		}
 	}
 	return a
@@ -39,15 +60,15 @@ func (a admitted) with(o admitted) admitted {
 			a.members[address] = m
 		}
 	}
-	for host := range o.hosts {
-		a.hosts[host] = true
+	for end := range o.ends {
+		a.ends[end] = true
 	}
 	return a
 }
 
 // readAdmitted reads what the rules in both namespaces admit; what cannot be read is left out.
 func readAdmitted(sessions, engine rules, tunnels string) admitted {
-	a := admitted{map[netip.Addr]member{}, map[netip.Addr]bool{}}
+	a := admitted{map[netip.Addr]member{}, map[tunnelEnd]bool{}}
 	for _, e := range sessions.elements(sessionTable(a), setPorts) {
 		if len(e.Key) < 20 {
 			continue
@@ -58,8 +79,8 @@ func readAdmitted(sessions, engine rules, tunnels string) admitted {
 	}
 	for _, set := range []string{setAgents4, setAgents6} {
 		for _, e := range engine.elements(tunnelTable(tunnels, 0, a), set) {
-			if host, ok := netip.AddrFromSlice(e.Key); ok {
-				a.hosts[host] = true
+			if end, ok := tunnelEndOf(e.Key); ok {
+				a.ends[end] = true
 			}
 		}
 	}
@@ -80,18 +101,21 @@ func sessionTable(a admitted) table {
 	return t
 }
 
-// tunnelTable admits packets of tunnels from the agents of sessions here alone: VXLAN itself asks nobody who they are. It is in the
+// tunnelTable admits packets of a network from the agents of that session alone: VXLAN itself asks nobody who they are. It is in the
 // engine's namespace, and speaks of the port of tunnels only.
 func tunnelTable(name string, port int, a admitted) table {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
-	set4 := &nftables.Set{Table: t, Name: setAgents4, KeyType: nftables.TypeIPAddr}
-	set6 := &nftables.Set{Table: t, Name: setAgents6, KeyType: nftables.TypeIP6Addr}
+	set4 := &nftables.Set{Table: t, Name: setAgents4, Concatenation: true,
+		KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInteger)}
+	set6 := &nftables.Set{Table: t, Name: setAgents6, Concatenation: true,
+		KeyType: nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeInteger)}
 	var four, six []nftables.SetElement
-	for _, h := range slices.SortedFunc(mapsKeys(a.hosts), netip.Addr.Compare) {
-		if h.Is4() {
-			four = append(four, nftables.SetElement{Key: h.AsSlice()})
+	byHost := func(a, b tunnelEnd) int { return cmp.Or(a.host.Compare(b.host), cmp.Compare(a.vni, b.vni)) }
+	for _, e := range slices.SortedFunc(mapsKeys(a.ends), byHost) {
+		if e.host.Is4() {
+			four = append(four, nftables.SetElement{Key: e.key()})
 		} else {
-			six = append(six, nftables.SetElement{Key: h.AsSlice()})
+			six = append(six, nftables.SetElement{Key: e.key()})
 		}
 	}
 	toPort := func(more ...expr.Any) []expr.Any {
@@ -104,8 +128,10 @@ func tunnelTable(name string, port int, a admitted) table {
 	from := func(what string, protocol byte, offset, size uint32, set string) rule {
 		return rule{"accept port " + strconv.Itoa(port) + " from " + what, toPort(
 			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
-			&expr.Lookup{SourceRegister: 1, SetName: set}, &expr.Verdict{Kind: expr.VerdictAccept})}
+			&expr.Payload{DestRegister: unix.NFT_REG32_00, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
+			// The identifier is behind the header of UDP and four bytes of VXLAN (RFC 7348).
+			&expr.Payload{DestRegister: unix.NFT_REG32_00 + size/4, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 3},
+			&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: set}, &expr.Verdict{Kind: expr.VerdictAccept})}
 	}
 	accept := nftables.ChainPolicyAccept
 	input := &nftables.Chain{Name: "input", Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,

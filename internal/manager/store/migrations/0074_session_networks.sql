@@ -3,8 +3,8 @@
 ALTER TABLE agents ADD COLUMN network_address text NOT NULL DEFAULT '';
 
 -- The network that the kernels of one session have in common. A row is made when a session of several kernels is placed for the first
--- time, and taken away when all of its agents have let go of its kernels; its number and its addresses are free then. Written by package
--- session/scheduling under the lock of placements.
+-- time. When it has ended and all agents have let go of its kernels, the next such placement takes the row away, and gives number and
+-- addresses on. Written by package session/scheduling under the lock of placements.
 CREATE TABLE session_networks (
     number     integer PRIMARY KEY CHECK (number BETWEEN 0 AND 1048575),
     subnet     cidr NOT NULL UNIQUE,
