@@ -17,8 +17,8 @@ import (
 	"berth.dev/berth/internal/testkit/await"
 )
 
-// BenchmarkSessionNetwork measures how fast kernels on two agents send to each other, beside the same VXLAN made by hand: a bridge, a tunnel
-// that knows its one peer, and an interface pair, without rules. Both send in turn, so that what else the machine does meets both.
+// BenchmarkSessionNetwork measures how fast kernels on two agents send to each other, beside the same VXLAN made by hand: a bridge, a
+// tunnel that knows its one peer, and an interface pair, without rules. Both send in turn, so that what else the machine does meets both.
 func BenchmarkSessionNetwork(b *testing.B) {
 	p := newPair(b)
 	session := &cluster.SessionNetwork{Number: 21, Subnet: netip.MustParsePrefix("10.223.3.0/26"), Members: []cluster.NetworkMember{
