@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -65,6 +66,9 @@ func Fit(devices []Device, used Allocation, request cluster.Slots, policy Policy
 	}
 	var c Chooser
 	takes, ok := c.Choose(t, free, wants, &policy, nil)
+	if !ok && t.faces != nil {
+		return nil, t.refuseTogether(wants)
+	}
 	if !ok {
 		return nil, fault.New(fault.Internal, "devices were counted but not found") // Holds and Choose agree
 	}
@@ -77,7 +81,7 @@ func (t *Topology) refuse(free []cluster.Amount, w Want, p *Policy) error {
 	s := Short{Slot: section.slot, Want: w.Amount}
 	for i := section.from; i < section.to; i++ {
 		if d := &t.devices[i]; d.Healthy && usable(d, p.Models) {
-			s.Free += free[i]
+			s.Free += t.Left(free, i)
 			s.Total += d.Capacity
 		}
 	}
@@ -94,6 +98,21 @@ func (t *Topology) refuse(free []cluster.Amount, w Want, p *Policy) error {
 	}
 	s.Fragmented = s.Free >= w.Amount
 	return short(fault.Exhausted, s)
+}
+
+// refuseTogether says that the slots of a request have devices one by one, but not together: they are the same cards.
+func (t *Topology) refuseTogether(wants []Want) error {
+	var names []string
+	var last Want
+	for _, w := range wants {
+		if s := &t.sections[w.Slot]; rank(s.slot) == 0 {
+			names, last = append(names, string(s.slot)), w
+		}
+	}
+	slot := t.sections[last.Slot].slot
+	return fault.Exhaustedf("the slots %s are the same cards, and too few of them are free for one request of all", strings.Join(names, " and ")).
+		WithReason("insufficient-" + string(slot)).WithData(Short{Slot: slot, Want: last.Amount, Fragmented: true}).
+		WithNext("ask for one of the slots")
 }
 
 func short(kind fault.Kind, s Short) error {
@@ -130,7 +149,15 @@ func amount(slot cluster.SlotName, a cluster.Amount) string {
 // looked at an older state.
 func Check(devices []Device, used Allocation, request cluster.Slots, a Allocation) error {
 	free := map[cluster.SlotName]map[string]cluster.Amount{}
+	under := map[string]cluster.SlotName{} // card -> the slot that it is given out under
 	for _, d := range devices {
+		if taken := used[d.Slot][d.ID] + a[d.Slot][d.ID]; taken > 0 && rank(d.Slot) == 0 {
+			if other, shared := under[d.ID]; shared && (a[d.Slot][d.ID] > 0 || a[other][d.ID] > 0) {
+				return fault.Conflictf("device %q is given out as %s and as %s, one of them at a time is possible", d.ID, other, d.Slot).
+					WithReason("device-conflict").WithData(Short{Slot: d.Slot, Want: a[d.Slot][d.ID]})
+			}
+			under[d.ID] = d.Slot
+		}
 		if free[d.Slot] == nil {
 			free[d.Slot] = map[string]cluster.Amount{}
 		}

@@ -19,6 +19,7 @@ type Chooser struct {
 	cards []card
 	set   []int
 	best  []int
+	left  []cluster.Amount // what is free beside the wants before, where cards have several slots
 }
 
 // part is a device with what is left of it, rounded down to what can be handed out.
@@ -51,10 +52,20 @@ type card struct {
 // appends to takes; false means that nothing was chosen. The same arguments give the same choice.
 func (c *Chooser) Choose(t *Topology, free []cluster.Amount, wants []Want, p *Policy, takes []Take) ([]Take, bool) {
 	c.t, c.near, c.out = t, c.near[:0], takes
+	exclusive := t.faces != nil && len(wants) > 1
+	if exclusive {
+		c.left = append(c.left[:0], free...)
+		free = c.left
+	}
 	for _, w := range wants {
 		from := len(c.out)
 		if !c.choose(free, w, p) {
 			return takes, false
+		}
+		if exclusive {
+			for _, x := range c.out[from:] {
+				free[x.Device] -= x.Amount
+			}
 		}
 		for _, x := range c.out[from:] {
 			if id := t.devices[x.Device].NUMA; id >= 0 && !slices.Contains(c.near, id) {
@@ -74,12 +85,13 @@ func (c *Chooser) choose(free []cluster.Amount, w Want, p *Policy) bool {
 	c.parts = c.parts[:0]
 	for i := s.from; i < s.to; i++ {
 		d := &c.t.devices[i]
-		if free[i] < unit || w.On != 0 && int(w.On) != i+1 || !usable(d, p.Models) {
+		left := c.t.Left(free, i)
+		if left < unit || w.On != 0 && int(w.On) != i+1 || !usable(d, p.Models) {
 			continue
 		}
 		c.parts = append(c.parts, part{
 			device: int32(i), group: c.t.groups[i], numa: d.NUMA, near: slices.Contains(c.near, d.NUMA),
-			free: free[i] - free[i]%unit, size: d.Capacity,
+			free: left - left%unit, size: d.Capacity,
 		})
 	}
 	switch {

@@ -60,13 +60,15 @@ type Policy struct {
 }
 
 // DefaultRule knows the rule of a slot by its name: "mem" is bytes, names ending in
-// ".shares" are fractions, everything else is whole.
+// ".shares" are fractions, those ending in "-mig" are partitions, everything else is whole.
 func DefaultRule(slot cluster.SlotName) Rule {
 	switch {
 	case slot == cluster.SlotMem || strings.HasSuffix(string(slot), ".mem"):
 		return Bulk
 	case strings.HasSuffix(string(slot), ".shares"):
 		return Fraction
+	case strings.HasSuffix(string(slot), "-mig"):
+		return Unique
 	}
 	return Whole
 }

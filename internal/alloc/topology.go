@@ -16,6 +16,8 @@ type Topology struct {
 	groups   []int32 // per device: the core or card that it is a part of, numbered in its section
 	members  []int32 // per device: how many parts that core or card has
 	whole    []cluster.Amount
+	// faces are, per device, the other devices that are the same card under other slots; nil where no card has several.
+	faces [][]int32
 }
 
 // section is the devices of one slot.
@@ -54,6 +56,7 @@ func Prepare(devices []Device, rules map[cluster.SlotName]Rule) *Topology {
 	for i := range t.sections {
 		t.link(&t.sections[i])
 	}
+	t.findFaces()
 	t.whole = make([]cluster.Amount, len(t.devices))
 	for i, d := range t.devices {
 		if d.Healthy {
@@ -61,6 +64,65 @@ func Prepare(devices []Device, rules map[cluster.SlotName]Rule) *Topology {
 		}
 	}
 	return t
+}
+
+// findFaces finds the cards that fill several slots: accelerators of different slots with one id.
+func (t *Topology) findFaces() {
+	accelerators := 0
+	for i := range t.sections {
+		if rank(t.sections[i].slot) == 0 {
+			accelerators++
+		}
+	}
+	if accelerators < 2 {
+		return
+	}
+	cards := map[string][]int32{}
+	for i, d := range t.devices {
+		if rank(d.Slot) == 0 {
+			cards[d.ID] = append(cards[d.ID], int32(i))
+		}
+	}
+	for _, same := range cards {
+		if len(same) < 2 {
+			continue
+		}
+		if t.faces == nil {
+			t.faces = make([][]int32, len(t.devices))
+		}
+		for _, d := range same {
+			for _, other := range same {
+				if other != d {
+					t.faces[d] = append(t.faces[d], other)
+				}
+			}
+		}
+	}
+}
+
+// Faces are the other devices that are the same card as this one, under other slots. A card is given out under one slot at a
+// time, because what it is cut into cannot be added up: half of its shares and the whole card are not one and a half.
+func (t *Topology) Faces(device int) []int32 {
+	if t.faces == nil {
+		return nil
+	}
+	return t.faces[device]
+}
+
+// Exclusive reports whether there are cards that fill several slots.
+func (t *Topology) Exclusive() bool { return t.faces != nil }
+
+// Left is what can be taken of a device where free is what each device has left by itself: nothing while its card is given out
+// under another slot.
+func (t *Topology) Left(free []cluster.Amount, device int) cluster.Amount {
+	if t.faces != nil {
+		for _, other := range t.faces[device] {
+			if free[other] < t.whole[other] {
+				return 0
+			}
+		}
+	}
+	return free[device]
 }
 
 // Whole is what each device has when nothing is taken: nothing where it is not healthy. The list must not be changed.
@@ -242,8 +304,8 @@ func (t *Topology) Holds(free []cluster.Amount, w Want, p *Policy) bool {
 	}
 	var sum cluster.Amount
 	for i := s.from; i < s.to; i++ {
-		if free[i] >= unit && usable(&t.devices[i], p.Models) {
-			sum += free[i] - free[i]%unit
+		if left := t.Left(free, i); left >= unit && usable(&t.devices[i], p.Models) {
+			sum += left - left%unit
 		}
 	}
 	if sum < w.Amount {
@@ -259,7 +321,7 @@ func (t *Topology) Holds(free []cluster.Amount, w Want, p *Policy) bool {
 	}
 	part := (w.Amount/count + Quantum - 1) / Quantum * Quantum
 	for i := s.from; i < s.to && count > 0; i++ {
-		if free[i] >= part && usable(&t.devices[i], p.Models) {
+		if t.Left(free, i) >= part && usable(&t.devices[i], p.Models) {
 			count--
 		}
 	}

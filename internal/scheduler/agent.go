@@ -162,6 +162,13 @@ func (a *agent) recount(slots int) {
 			a.used[x.Device] += x.Amount
 		}
 	}
+	if a.used != nil {
+		for d := range a.free {
+			if dev := a.topo.Device(d); dev.Healthy {
+				a.free[d] = max(0, dev.Capacity-a.used[d])
+			}
+		}
+	}
 	for i, slot := range a.slot {
 		a.section[slot] = int32(i)
 		_, _, from, to := a.topo.Slot(i)
@@ -170,10 +177,8 @@ func (a *agent) recount(slots int) {
 			if !dev.Healthy {
 				continue
 			}
-			if a.used != nil {
-				a.free[d] = max(0, dev.Capacity-a.used[d])
-			}
-			a.room[slot] += a.free[d] - a.free[d]%a.units[i]
+			left := a.topo.Left(a.free, d)
+			a.room[slot] += left - left%a.units[i]
 			a.total[slot] += dev.Capacity - dev.Capacity%a.units[i]
 		}
 		if a.total[slot] > 0 {
@@ -227,12 +232,7 @@ func (a *agent) take(takes []alloc.Take, sign cluster.Amount) {
 		if !dev.Healthy {
 			continue
 		}
-		slot := a.slotOfDevice(int(x.Device))
-		unit := a.units[slot]
-		before := a.free[x.Device]
-		after := max(0, dev.Capacity-a.used[x.Device])
-		a.free[x.Device] = after
-		a.room[a.slot[slot]] += (after - after%unit) - (before - before%unit)
+		a.set(a.now(), int(x.Device), max(0, dev.Capacity-a.used[x.Device]))
 	}
 	a.version++
 }
@@ -274,13 +274,35 @@ func (a *agent) give(v *freeVector, takes []alloc.Take, sign cluster.Amount) {
 		if !dev.Healthy {
 			continue
 		}
-		slot := a.slotOfDevice(int(x.Device))
-		unit := a.units[slot]
-		before := v.free[x.Device]
-		after := min(max(0, before+sign*x.Amount), dev.Capacity)
-		v.free[x.Device] = after
-		v.room[a.slot[slot]] += (after - after%unit) - (before - before%unit)
+		a.set(*v, int(x.Device), min(max(0, v.free[x.Device]+sign*x.Amount), dev.Capacity))
 	}
+}
+
+// set changes what a healthy device has left in a free vector, and the room of its slot and of those that are the same card.
+func (a *agent) set(v freeVector, device int, free cluster.Amount) {
+	section := a.slotOfDevice(device)
+	faces := a.topo.Faces(device)
+	if len(faces) == 0 {
+		unit, before := a.units[section], v.free[device]
+		v.free[device] = free
+		v.room[a.slot[section]] += (free - free%unit) - (before - before%unit)
+		return
+	}
+	before := a.roomIn(v, device)
+	for _, other := range faces {
+		v.room[a.slot[a.slotOfDevice(int(other))]] -= a.roomIn(v, int(other))
+	}
+	v.free[device] = free
+	v.room[a.slot[section]] += a.roomIn(v, device) - before
+	for _, other := range faces {
+		v.room[a.slot[a.slotOfDevice(int(other))]] += a.roomIn(v, int(other))
+	}
+}
+
+// roomIn is what a device adds to the room of its slot.
+func (a *agent) roomIn(v freeVector, device int) cluster.Amount {
+	left := a.topo.Left(v.free, device)
+	return left - left%a.units[a.slotOfDevice(device)]
 }
 
 // empty is the free vector when nothing runs.

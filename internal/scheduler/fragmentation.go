@@ -154,7 +154,7 @@ func (l *leastFragmentation) describe(in *search, a *agent, slot int32) bool {
 		return false
 	}
 	for d := from; d < to; d++ {
-		f := a.free[d]
+		f := a.topo.Left(a.free, d)
 		if c := a.topo.Device(d).Capacity; c != cluster.Milli && c > 0 {
 			f = f * cluster.Milli / c
 		}

@@ -30,8 +30,8 @@ func (o *oracle) leftFor(s *scheduler.Session, a *scheduler.Agent) space {
 		}
 		for i := range a.Devices {
 			if d := &a.Devices[i]; part.takes[d.Slot][d.ID] > 0 && d.Healthy {
-				left := max(0, min(free(d, out.used), free(d, later.used)-part.takes[d.Slot][d.ID]))
-				out.used = out.used.Add(alloc.Allocation{d.Slot: {d.ID: free(d, out.used) - left}})
+				left := max(0, min(own(d, out.used), own(d, later.used)-part.takes[d.Slot][d.ID]))
+				out.used = out.used.Add(alloc.Allocation{d.Slot: {d.ID: own(d, out.used) - left}})
 			}
 		}
 	}
@@ -193,8 +193,12 @@ func join(list []alloc.Allocation) alloc.Allocation {
 // lack sums the missing parts of what is asked, and names the accelerators that kernels would use: those with most free.
 func (o *oracle) lack(a *scheduler.Agent, s space, kernels []scheduler.Kernel) (float64, alloc.Allocation) {
 	lack, takes := 0.0, alloc.Allocation{}
-	left := func(d *alloc.Device) cluster.Amount { return d.Capacity - s.used[d.Slot][d.ID] - takes[d.Slot][d.ID] }
-	// That is below zero where more was promised.
+	left := func(d *alloc.Device) cluster.Amount {
+		if used := s.used.Add(takes); elsewhere(d, used) {
+			return 0
+		}
+		return d.Capacity - s.used[d.Slot][d.ID] - takes[d.Slot][d.ID] // below zero where more was promised
+	}
 	sum := sumOf(kernels)
 	for _, slot := range []cluster.SlotName{cluster.SlotCPU, cluster.SlotMem} {
 		if asked, have := sum[slot], s.room(a, slot); have < asked {

@@ -29,11 +29,29 @@ func (o *oracle) spaceOf(a *scheduler.Agent, gone func(*scheduler.Running) bool)
 	return s
 }
 
-func free(d *alloc.Device, used alloc.Allocation) cluster.Amount {
+// own is what a device has left by itself.
+func own(d *alloc.Device, used alloc.Allocation) cluster.Amount {
 	if !d.Healthy {
 		return 0
 	}
 	return max(0, d.Capacity-used[d.Slot][d.ID])
+}
+
+// elsewhere reports whether the card of a device is given out under another slot.
+func elsewhere(d *alloc.Device, used alloc.Allocation) bool {
+	for slot, devices := range used {
+		if slot != d.Slot && accelerator(slot) && accelerator(d.Slot) && devices[d.ID] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func free(d *alloc.Device, used alloc.Allocation) cluster.Amount {
+	if elsewhere(d, used) {
+		return 0
+	}
+	return own(d, used)
 }
 
 // room is how much of a slot can be handed out, in whole units.

@@ -27,7 +27,7 @@ const (
 	seedEnv        = "BERTH_ORACLE_SEED"
 )
 
-// accelerators are the slots of accelerators; a generated cluster has one of them.
+// accelerators are the slots of accelerators; a generated cluster has one of them, or cards that fill both.
 var accelerators = []cluster.SlotName{"cuda.device", "cuda.shares"}
 
 func fromEnv(t *testing.T, name string, otherwise int) int {
@@ -48,6 +48,7 @@ type trial struct {
 	c      *scheduler.Cluster
 	o      *oracle
 	gpu    cluster.SlotName
+	both   bool // cards fill both slots of accelerators
 	next   int
 	events []event // what happened, for a failure
 	focus  focus
@@ -110,13 +111,29 @@ func (w *trial) agent(id cluster.AgentID) scheduler.Agent {
 		a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: memory})
 		for i := range one(w, 0, 0, 1, 2, 3) {
 			gpu := alloc.Device{Slot: w.gpu, ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: one(w, "A100", "H100"), Capacity: 1000}
-			a.Devices = append(a.Devices, gpu)
+			for _, slot := range w.faces() {
+				gpu.Slot = slot
+				a.Devices = append(a.Devices, gpu)
+			}
 		}
 	}
+	broken := map[string]bool{} // the slots of a card break together
 	for i := range a.Devices {
-		a.Devices[i].Healthy = !w.chance(3)
+		d := &a.Devices[i]
+		if _, known := broken[d.ID]; !known || !accelerator(d.Slot) {
+			broken[d.ID] = w.chance(3)
+		}
+		d.Healthy = !broken[d.ID]
 	}
 	return a
+}
+
+// faces are the slots that a card fills: both in some clusters, and then only one of them at a time.
+func (w *trial) faces() []cluster.SlotName {
+	if w.both {
+		return accelerators
+	}
+	return []cluster.SlotName{w.gpu}
 }
 
 func (w *trial) setAgent(id cluster.AgentID) {
@@ -229,6 +246,12 @@ func (w *trial) kernel() scheduler.Kernel {
 	k.Local = k.Image == "python" && w.chance(20)
 	switch {
 	case w.chance(40):
+		if w.both {
+			w.gpu, w.both = one(w, accelerators...), w.chance(25)
+			if other := one(w, accelerators...); other != w.gpu && w.chance(20) {
+				k.Slots[other] = 1000
+			}
+		}
 		k.Slots[w.gpu] = one[cluster.Amount](w, 1000, 1000, 2000, 0)
 		if w.gpu == "cuda.shares" {
 			k.Slots[w.gpu] = one[cluster.Amount](w, 300, 500, 500, 1000, 2000)

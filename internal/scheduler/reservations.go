@@ -227,14 +227,22 @@ func (rs *reservations) mask(p *part, end int64, kept *bool) {
 	}
 	for _, x := range p.takes {
 		rs.masked.free[x.Device] = max(0, min(rs.masked.free[x.Device], later.free[x.Device]-x.Amount))
-		i := a.slotOfDevice(int(x.Device))
-		_, _, from, to := a.topo.Slot(i)
-		sum := cluster.Amount(0)
-		for d := from; d < to; d++ {
-			sum += rs.masked.free[d] - rs.masked.free[d]%a.units[i]
+		rs.recount(a, int(x.Device))
+		for _, other := range a.topo.Faces(int(x.Device)) {
+			rs.recount(a, int(other))
 		}
-		rs.masked.room[a.slot[i]] = sum
 	}
+}
+
+// recount sums up the room of a device's slot in what is left beside the reservations.
+func (rs *reservations) recount(a *agent, device int) {
+	i := a.slotOfDevice(device)
+	_, _, from, to := a.topo.Slot(i)
+	sum := cluster.Amount(0)
+	for d := from; d < to; d++ {
+		sum += a.roomIn(rs.masked, d)
+	}
+	rs.masked.room[a.slot[i]] = sum
 }
 
 // taken reports whether an agent has a part of another session's reservation or claim. Reservations do not share agents.
@@ -421,14 +429,14 @@ func (rs *reservations) eachMostFree(a *agent, v freeVector, sh *shape, do func(
 				}
 			}
 			rs.byFree = order
-			slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(rs.left[y], rs.left[x]) })
+			slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(a.topo.Left(rs.left, y), a.topo.Left(rs.left, x)) })
 			left := w.amount
 			for _, d := range order {
 				portion := min(left, a.topo.Device(d).Capacity)
 				if portion <= 0 {
 					break
 				}
-				do(w, d, portion, rs.left[d])
+				do(w, d, portion, a.topo.Left(rs.left, d))
 				rs.left[d] -= portion
 				left -= portion
 			}

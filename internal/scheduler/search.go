@@ -67,10 +67,10 @@ func (s *search) fits(a *agent, v freeVector, sh *shape) bool {
 			return false
 		}
 	}
-	if len(sh.requests) > 1 {
+	r := &sh.requests[0]
+	if len(sh.requests) > 1 || a.topo.Exclusive() && s.kinds(r) > 1 {
 		return s.trial(a, v, sh)
 	}
-	r := &sh.requests[0]
 	for _, w := range r.wants {
 		section := a.section[w.slot]
 		_, rule, _, _ := a.topo.Slot(int(section))
@@ -86,6 +86,17 @@ func (s *search) fits(a *agent, v freeVector, sh *shape) bool {
 		}
 	}
 	return true
+}
+
+// kinds is how many slots of accelerators a request asks for.
+func (s *search) kinds(r *request) int {
+	n := 0
+	for _, w := range r.wants {
+		if w.amount > 0 && s.accelerates(w.slot) {
+			n++
+		}
+	}
+	return n
 }
 
 // trial reports whether devices can be chosen for all requests of a shape, one after the other.
