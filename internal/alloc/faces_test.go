@@ -14,7 +14,7 @@ import (
 
 const (
 	wholeCard cluster.SlotName = "cuda.device"
-	shareSlot    cluster.SlotName = "cuda.shares"
+	shareSlot cluster.SlotName = "cuda.shares"
 )
 
 // twoFaced are cards that can be given out whole or in shares.
@@ -50,7 +50,7 @@ func TestACardIsGivenOutUnderOneSlotAtATime(t *testing.T) {
 
 	for _, bad := range []alloc.Allocation{
 		{wholeCard: {"GPU-0": cluster.Milli}}, // shares of it are held
-		{shareSlot: {"GPU-1": 100}},              // it is held whole
+		{shareSlot: {"GPU-1": 100}},           // it is held whole
 	} {
 		err := alloc.Check(devices, used, bad.Totals(), bad)
 		require.Equal(t, fault.Conflict, fault.KindOf(err), "%v: %v", bad, err)
@@ -81,8 +81,9 @@ func TestCoresAndMemoryAreNoCards(t *testing.T) {
 		{Slot: cluster.SlotCPU, ID: "0", Capacity: cluster.Milli, Healthy: true},
 		{Slot: cluster.SlotMem, ID: "0", Capacity: cluster.Whole(8), Healthy: true},
 		{Slot: wholeCard, ID: "0", Capacity: cluster.Milli, Healthy: true},
+		{Slot: "rocm.device", ID: "0", Capacity: cluster.Milli, Healthy: true}, // of another vendor
 	}
-	request := cluster.Slots{cluster.SlotCPU: cluster.Milli, cluster.SlotMem: cluster.Whole(8), wholeCard: cluster.Milli}
+	request := cluster.Slots{cluster.SlotCPU: cluster.Milli, cluster.SlotMem: cluster.Whole(8), wholeCard: cluster.Milli, "rocm.device": cluster.Milli}
 	a, err := alloc.Fit(devices, nil, request, alloc.Policy{})
 	require.NoError(t, err)
 	require.NoError(t, alloc.Check(devices, nil, request, a))

@@ -149,14 +149,14 @@ func amount(slot cluster.SlotName, a cluster.Amount) string {
 // looked at an older state.
 func Check(devices []Device, used Allocation, request cluster.Slots, a Allocation) error {
 	free := map[cluster.SlotName]map[string]cluster.Amount{}
-	under := map[string]cluster.SlotName{} // card -> the slot that it is given out under
+	under := map[hardware]cluster.SlotName{} // the slot that a card is given out under
 	for _, d := range devices {
-		if taken := used[d.Slot][d.ID] + a[d.Slot][d.ID]; taken > 0 && rank(d.Slot) == 0 {
-			if other, shared := under[d.ID]; shared && (a[d.Slot][d.ID] > 0 || a[other][d.ID] > 0) {
+		if h, card := hardwareOf(&d); card && used[d.Slot][d.ID]+a[d.Slot][d.ID] > 0 {
+			if other, shared := under[h]; shared && (a[d.Slot][d.ID] > 0 || a[other][d.ID] > 0) {
 				return fault.Conflictf("device %q is given out as %s and as %s, one of them at a time is possible", d.ID, other, d.Slot).
 					WithReason("device-conflict").WithData(Short{Slot: d.Slot, Want: a[d.Slot][d.ID]})
 			}
-			under[d.ID] = d.Slot
+			under[h] = d.Slot
 		}
 		if free[d.Slot] == nil {
 			free[d.Slot] = map[string]cluster.Amount{}

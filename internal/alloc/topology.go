@@ -66,7 +66,16 @@ func Prepare(devices []Device, rules map[cluster.SlotName]Rule) *Topology {
 	return t
 }
 
-// findFaces finds the cards that fill several slots: accelerators of different slots with one id.
+// hardware names the card behind a device: devices of one family of slots (the part of the name before the dot) with one id are
+// one card. Cores and memory have none.
+type hardware struct{ family, id string }
+
+func hardwareOf(d *Device) (hardware, bool) {
+	family, _, _ := strings.Cut(string(d.Slot), ".")
+	return hardware{family, d.ID}, rank(d.Slot) == 0
+}
+
+// findFaces finds the cards that fill several slots.
 func (t *Topology) findFaces() {
 	accelerators := 0
 	for i := range t.sections {
@@ -77,10 +86,10 @@ func (t *Topology) findFaces() {
 	if accelerators < 2 {
 		return
 	}
-	cards := map[string][]int32{}
-	for i, d := range t.devices {
-		if rank(d.Slot) == 0 {
-			cards[d.ID] = append(cards[d.ID], int32(i))
+	cards := map[hardware][]int32{}
+	for i := range t.devices {
+		if h, ok := hardwareOf(&t.devices[i]); ok {
+			cards[h] = append(cards[h], int32(i))
 		}
 	}
 	for _, same := range cards {
