@@ -23,7 +23,6 @@ import (
 	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 )
@@ -92,13 +91,15 @@ func newFacts(rt runtime.Runtime, clock chassis.Clock, log *slog.Logger, devices
 }
 
 // found returns all devices, and per slot the sum of the capacities of the healthy ones.
-func (f *facts) found() ([]alloc.Device, cluster.Slots) {
-	devices, capacity := f.devices.Allocatable(), cluster.Slots{}
-	for _, d := range devices {
+func (f *facts) found() ([]link.Device, cluster.Slots) {
+	var devices []link.Device
+	capacity := cluster.Slots{}
+	for _, d := range f.devices.Devices() {
 		capacity[d.Slot] += 0 // a slot of which every device is broken is reported with zero
 		if d.Healthy {
 			capacity[d.Slot] += d.Capacity
 		}
+		devices = append(devices, link.Device{Device: d.Device, Memory: d.Memory, Problem: d.Problem})
 	}
 	return devices, capacity
 }
@@ -305,7 +306,10 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 
 // sameFacts compares what scan may change.
 func sameFacts(a, b link.Facts) bool {
-	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
+	sameDevice := func(x, y link.Device) bool {
+		return device.Device{Device: x.Device, Memory: x.Memory, Problem: x.Problem}.Equal(
+			device.Device{Device: y.Device, Memory: y.Memory, Problem: y.Problem})
+	}
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
 		a.DiskProblem == b.DiskProblem && sameConditions(a.Conditions, b.Conditions) &&
 		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && a.NetworkAddress == b.NetworkAddress &&

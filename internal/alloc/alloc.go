@@ -21,6 +21,8 @@ type Device struct {
 	Model    string `json:",omitempty"`
 	Capacity cluster.Amount
 	Healthy  bool
+	// Isolation is how well those who share the device are kept apart; see Device.isolation for what is not told.
+	Isolation cluster.Isolation `json:",omitempty"`
 	// Links gives the distance class to other devices by id; smaller is nearer, absent is unknown.
 	Links map[string]int
 }

@@ -137,3 +137,28 @@ func TestPropertyNoCardHasTwoSlots(t *testing.T) {
 		}
 	})
 }
+
+// A whole card and a partition of one are shared with nobody; of shares nothing is promised unless the driver says so.
+func TestIsolationIsDemanded(t *testing.T) {
+	t.Parallel()
+	devices := twoFaced(3)
+	for i := range devices {
+		if devices[i].Slot == shareSlot && devices[i].ID == "GPU-2" {
+			devices[i].Isolation = cluster.IsolationDriver
+		}
+	}
+	ask := func(slot cluster.SlotName, amount cluster.Amount, demand cluster.Isolation) (alloc.Allocation, error) {
+		return alloc.Fit(devices, nil, cluster.Slots{slot: amount}, alloc.Policy{Isolation: demand})
+	}
+	a, err := ask(shareSlot, 500, cluster.IsolationCooperative)
+	require.NoError(t, err)
+	require.Equal(t, alloc.Allocation{shareSlot: {"GPU-2": 500}}, a)
+	_, err = ask(shareSlot, 500, cluster.IsolationHard)
+	require.Error(t, err)
+	_, err = ask(shareSlot, 1500, cluster.IsolationDriver)
+	require.Error(t, err, "only one card offers it")
+	_, err = ask(wholeCard, cluster.Whole(3), cluster.IsolationHard)
+	require.NoError(t, err)
+	_, err = ask(shareSlot, 2500, cluster.IsolationNone)
+	require.NoError(t, err)
+}

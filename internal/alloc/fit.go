@@ -80,7 +80,7 @@ func (t *Topology) refuse(free []cluster.Amount, w Want, p *Policy) error {
 	section := &t.sections[w.Slot]
 	s := Short{Slot: section.slot, Want: w.Amount}
 	for i := section.from; i < section.to; i++ {
-		if d := &t.devices[i]; d.Healthy && usable(d, p.Models) {
+		if d := &t.devices[i]; d.Healthy && usable(d, p) {
 			s.Free += t.Left(free, i)
 			s.Total += d.Capacity
 		}

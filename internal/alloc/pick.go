@@ -86,7 +86,7 @@ func (c *Chooser) choose(free []cluster.Amount, w Want, p *Policy) bool {
 	for i := s.from; i < s.to; i++ {
 		d := &c.t.devices[i]
 		left := c.t.Left(free, i)
-		if left < unit || w.On != 0 && int(w.On) != i+1 || !usable(d, p.Models) {
+		if left < unit || w.On != 0 && int(w.On) != i+1 || !usable(d, p) {
 			continue
 		}
 		c.parts = append(c.parts, part{

@@ -55,6 +55,8 @@ type Policy struct {
 	NoFragment bool
 	// Models are the acceptable models of accelerators; empty means any.
 	Models []string
+	// Isolation is the least that accelerators must offer; empty means any.
+	Isolation cluster.Isolation
 	// Rules overrides DefaultRule per slot.
 	Rules map[cluster.SlotName]Rule
 }

@@ -298,11 +298,28 @@ type Want struct {
 	On int32
 }
 
-// usable reports whether a device of a slot may serve the models asked for: they restrict
-// accelerators alone.
-func usable(d *Device, models []string) bool {
-	return len(models) == 0 || d.Slot == cluster.SlotCPU || d.Slot == cluster.SlotMem || slices.Contains(models, d.Model)
+// usable reports whether a device may serve a request: models and isolation restrict accelerators alone.
+func usable(d *Device, p *Policy) bool {
+	if len(p.Models) == 0 && p.Isolation == "" || rank(d.Slot) != 0 {
+		return true
+	}
+	return (len(p.Models) == 0 || slices.Contains(p.Models, d.Model)) && d.isolation().AtLeast(p.Isolation)
 }
+
+// isolation is what is told of the device, else what follows from how it is given out: whoever has all of a device shares it with
+// nobody, and of fractions nothing is promised.
+func (d *Device) isolation() cluster.Isolation {
+	switch {
+	case d.Isolation != "":
+		return d.Isolation
+	case DefaultRule(d.Slot) == Fraction:
+		return cluster.IsolationNone
+	}
+	return cluster.IsolationHard
+}
+
+// Usable reports whether a device may serve a request under a policy.
+func (t *Topology) Usable(device int, p *Policy) bool { return usable(&t.devices[device], p) }
 
 // Holds reports whether Choose would find devices for a want, without choosing.
 func (t *Topology) Holds(free []cluster.Amount, w Want, p *Policy) bool {
@@ -313,7 +330,7 @@ func (t *Topology) Holds(free []cluster.Amount, w Want, p *Policy) bool {
 	}
 	var sum cluster.Amount
 	for i := s.from; i < s.to; i++ {
-		if left := t.Left(free, i); left >= unit && usable(&t.devices[i], p.Models) {
+		if left := t.Left(free, i); left >= unit && usable(&t.devices[i], p) {
 			sum += left - left%unit
 		}
 	}
@@ -330,7 +347,7 @@ func (t *Topology) Holds(free []cluster.Amount, w Want, p *Policy) bool {
 	}
 	part := (w.Amount/count + Quantum - 1) / Quantum * Quantum
 	for i := s.from; i < s.to && count > 0; i++ {
-		if t.Left(free, i) >= part && usable(&t.devices[i], p.Models) {
+		if t.Left(free, i) >= part && usable(&t.devices[i], p) {
 			count--
 		}
 	}

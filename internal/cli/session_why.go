@@ -154,6 +154,7 @@ var rejections = map[string]string{
 	"containers":      "with all the containers they may run",
 	"devices":         "without devices that fit together",
 	"models":          "without the wanted accelerators",
+	"isolation":       "whose accelerators do not isolate sessions as demanded",
 	"companions":      "ruled out by related sessions",
 	"reserved":        "kept for an earlier session",
 }

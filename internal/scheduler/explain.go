@@ -151,7 +151,10 @@ func (g *group) judge(a *agent, w *waiting, sh *shape) string {
 		return string(short.Names()[0])
 	}
 	if !g.search.fits(a, a.now(), sh) {
-		if !g.search.fits(a, a.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
+		switch ever := g.search.fits(a, a.empty(), sh); {
+		case !ever && sh.isolation() != "" && g.search.fits(a, a.empty(), sh.unisolated()):
+			return filterIsolation
+		case !ever && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }):
 			return filterModels
 		}
 		return filterDevices
@@ -207,7 +210,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 			continue
 		case filterReserved:
 			reserved++
-		case filterDevices, filterModels:
+		case filterDevices, filterModels, filterIsolation:
 			fragmented++
 		}
 		usable++
@@ -241,6 +244,10 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 			break
 		}
 		e.Reason = TooBig
+		if e.Rejected[filterIsolation] > 0 {
+			e.Text = fmt.Sprintf("%s with %s isolation at least, which the accelerators of no agent offer", asks, sh.isolation())
+			break
+		}
 		e.Text = fmt.Sprintf("%s, more than any agent has: %s", asks, g.tooMuch(k, sh, asked))
 	case reserved > 0 && len(e.Shortfall) == 0:
 		e.Reason = WaitsBehind
@@ -248,6 +255,9 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	case fragmented > 0 && len(e.Shortfall) == 0:
 		e.Reason = WaitsForDevices
 		e.Text = asks + ", that much is free on an agent but not in devices that fit together"
+		if e.Rejected[filterIsolation] > 0 {
+			e.Text = fmt.Sprintf("%s, that much is free on an agent but not with %s isolation at least", asks, sh.isolation())
+		}
 	case e.Rejected[filterCompanions] > 0 && only:
 		e.Reason = WaitsForCapacity
 		e.Text = asks + ", and no agent is left that suits its companions"

@@ -14,7 +14,12 @@ import (
 type request struct {
 	wants  []want   // not zero, in the order of slot numbers
 	models []string // acceptable models of accelerators; empty: any
+	// isolation is the least that accelerators must offer; empty: any.
+	isolation cluster.Isolation
 }
+
+// choosy reports whether not every healthy device will do.
+func (r *request) choosy() bool { return len(r.models) > 0 || r.isolation != "" }
 
 // shape is what one agent must have room for at once: the request of one kernel, or those of all kernels of a single-node session.
 // Equal requests share one shape.
@@ -29,6 +34,26 @@ type shape struct {
 	image    int32   // -1: unknown
 	local    []int32 // images that no registry has
 	negative bool    // asks for less than nothing: fits nowhere
+}
+
+// isolation is the strongest that a request of the shape demands.
+func (sh *shape) isolation() (most cluster.Isolation) {
+	for i := range sh.requests {
+		if x := sh.requests[i].isolation; x.AtLeast(most) {
+			most = x
+		}
+	}
+	return most
+}
+
+// unisolated is the shape without its demands for isolation.
+func (sh *shape) unisolated() *shape {
+	out := *sh
+	out.requests = slices.Clone(sh.requests)
+	for i := range out.requests {
+		out.requests[i].isolation = ""
+	}
+	return &out
 }
 
 // kind is what decides where a session fits: everything but its owner, priority, age and name. Equal sessions share one kind, so that
@@ -108,6 +133,7 @@ func (c *Cluster) kernelKey(out *keyText, k *Kernel) {
 	out.text(k.Architecture)
 	out.text(k.Image)
 	out.flag(k.Local)
+	out.text(string(k.Isolation))
 	out.number(int64(len(k.Models)))
 	for _, m := range k.Models {
 		out.text(m)
@@ -187,7 +213,7 @@ func (c *Cluster) shapeOf(s *Session, kernels []int) *shape {
 		total := cluster.Slots{}
 		for _, i := range kernels {
 			k := &s.Kernels[i]
-			sh.requests = append(sh.requests, request{wants: c.wantsOf(nil, k.Slots), models: slices.Clone(k.Models)})
+			sh.requests = append(sh.requests, request{wants: c.wantsOf(nil, k.Slots), models: slices.Clone(k.Models), isolation: k.Isolation})
 			for slot, v := range k.Slots {
 				total[slot] += v
 				sh.negative = sh.negative || v < 0
@@ -311,6 +337,7 @@ const (
 	filterImage          = "image"
 	filterDevices        = "devices"
 	filterModels         = "models"
+	filterIsolation      = "isolation"
 	filterReserved       = "reserved"
 	filterCompanions     = "companions"
 )

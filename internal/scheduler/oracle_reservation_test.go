@@ -209,7 +209,7 @@ func (o *oracle) lack(a *scheduler.Agent, s space, kernels []scheduler.Kernel) (
 		for _, slot := range k.Slots.Names() {
 			var devices []*alloc.Device
 			for i := range a.Devices {
-				if d := &a.Devices[i]; d.Slot == slot && accelerator(slot) && d.Healthy && (len(k.Models) == 0 || slices.Contains(k.Models, d.Model)) {
+				if d := &a.Devices[i]; d.Slot == slot && accelerator(slot) && d.Healthy && suitable(d, k) {
 					devices = append(devices, d)
 				}
 			}
@@ -229,6 +229,18 @@ func (o *oracle) lack(a *scheduler.Agent, s space, kernels []scheduler.Kernel) (
 		}
 	}
 	return lack, takes
+}
+
+// suitable reports whether a device may serve a kernel.
+func suitable(d *alloc.Device, k scheduler.Kernel) bool {
+	offered := d.Isolation
+	if offered == "" {
+		offered = cluster.IsolationHard
+		if d.Slot == "cuda.shares" {
+			offered = cluster.IsolationNone
+		}
+	}
+	return (len(k.Models) == 0 || slices.Contains(k.Models, d.Model)) && (k.Isolation == "" || offered.AtLeast(k.Isolation))
 }
 
 // gangAt places the units of a session one after the other, each on the first agent with room at an instant.

@@ -112,7 +112,7 @@ func (w *trial) agent(id cluster.AgentID) scheduler.Agent {
 		for i := range one(w, 0, 0, 1, 2, 3) {
 			gpu := alloc.Device{Slot: w.gpu, ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: one(w, "A100", "H100"), Capacity: 1000}
 			for _, slot := range w.faces() {
-				gpu.Slot = slot
+				gpu.Slot, gpu.Isolation = slot, one(w, "", "", cluster.IsolationDriver, cluster.IsolationCooperative)
 				a.Devices = append(a.Devices, gpu)
 			}
 		}
@@ -258,6 +258,9 @@ func (w *trial) kernel() scheduler.Kernel {
 		}
 		if w.chance(25) {
 			k.Models = []string{"A100"}
+		}
+		if w.chance(20) {
+			k.Isolation = one(w, cluster.IsolationNone, cluster.IsolationDriver, cluster.IsolationHard)
 		}
 	case w.chance(5):
 		k.Slots = cluster.Slots{cluster.SlotCPU: cluster.Whole(one[int64](w, -1, 0, 1))}

@@ -421,10 +421,10 @@ func (rs *reservations) eachMostFree(a *agent, v freeVector, sh *shape, do func(
 				continue
 			}
 			_, _, from, to := a.topo.Slot(section)
+			policy := rs.search.policy(&sh.requests[i])
 			order := rs.byFree[:0]
 			for d := from; d < to; d++ {
-				dev := a.topo.Device(d)
-				if models := sh.requests[i].models; dev.Healthy && (len(models) == 0 || slices.Contains(models, dev.Model)) {
+				if a.topo.Device(d).Healthy && a.topo.Usable(d, &policy) {
 					order = append(order, d)
 				}
 			}

@@ -95,6 +95,8 @@ type Kernel struct {
 	Local bool
 	// Models are the acceptable models of accelerators; empty means any.
 	Models []string
+	// Isolation is the least isolation from others that its accelerators must offer; empty means any.
+	Isolation cluster.Isolation
 }
 
 // Running is a live session with the place of each kernel that still holds something.

@@ -77,15 +77,20 @@ func (s *search) fits(a *agent, v freeVector, sh *shape) bool {
 		if w.amount%a.units[section] != 0 {
 			return false
 		}
-		if len(r.models) == 0 && (rule != alloc.Fraction || !s.wholeDevices) && rule != alloc.Unique {
+		if !r.choosy() && (rule != alloc.Fraction || !s.wholeDevices) && rule != alloc.Unique {
 			continue
 		}
-		p := alloc.Policy{NoFragment: s.wholeDevices, Models: r.models}
+		p := s.policy(r)
 		if !a.topo.Holds(v.free, alloc.Want{Slot: int(section), Amount: w.amount}, &p) {
 			return false
 		}
 	}
 	return true
+}
+
+// policy is what the devices of a request must be.
+func (s *search) policy(r *request) alloc.Policy {
+	return alloc.Policy{NoFragment: s.wholeDevices, Models: r.models, Isolation: r.isolation}
 }
 
 // kinds is how many slots of accelerators a request asks for.
@@ -129,7 +134,7 @@ func (s *search) choose(a *agent, free []cluster.Amount, r *request, on int32, t
 		s.asked = append(s.asked, ask)
 	}
 	slices.SortFunc(s.asked, func(x, y alloc.Want) int { return x.Slot - y.Slot })
-	p := alloc.Policy{NoFragment: s.wholeDevices, Models: r.models}
+	p := s.policy(r)
 	return s.chooser.Choose(a.topo, free, s.asked, &p, takes)
 }
 

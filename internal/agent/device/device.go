@@ -45,7 +45,7 @@ type Device struct {
 // Equal reports whether two looks saw the same.
 func (d Device) Equal(e Device) bool {
 	return d.Slot == e.Slot && d.ID == e.ID && d.NUMA == e.NUMA && d.PCI == e.PCI && d.Model == e.Model && d.Capacity == e.Capacity &&
-		d.Healthy == e.Healthy && d.Memory == e.Memory && d.Problem == e.Problem && maps.Equal(d.Links, e.Links)
+		d.Healthy == e.Healthy && d.Isolation == e.Isolation && d.Memory == e.Memory && d.Problem == e.Problem && maps.Equal(d.Links, e.Links)
 }
 
 // Ref names one device of an agent.

@@ -154,7 +154,7 @@ func factsOf(f Facts) *node.Up {
 	}
 	for _, d := range f.Devices {
 		q := &node.Device{Slot: string(d.Slot), Id: d.ID, Model: text(d.Model), Numa: int32(d.NUMA), Pci: d.PCI,
-			Capacity: int64(d.Capacity), Healthy: d.Healthy}
+			Capacity: int64(d.Capacity), Healthy: d.Healthy, Problem: text(d.Problem), Memory: d.Memory, Isolation: string(d.Isolation)}
 		for id, distance := range d.Links {
 			if q.Links == nil {
 				q.Links = map[string]int32{}

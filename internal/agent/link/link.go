@@ -33,10 +33,17 @@ import (
 	"berth.dev/berth/internal/wire/proxy"
 )
 
-// Facts describe this node; the devices are kept as the allocator knows them.
+// Facts describe this node.
 type Facts struct {
 	cluster.NodeFacts
-	Devices []alloc.Device
+	Devices []Device
+}
+
+// Device is a device as the allocator knows it, with what people are told of it.
+type Device struct {
+	alloc.Device
+	Memory  int64  // its own, in bytes; 0 when it has none or it is unknown
+	Problem string // why it is not healthy, in words
 }
 
 // Options are what a link needs.

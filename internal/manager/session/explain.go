@@ -160,7 +160,8 @@ func (p *sessionPlan) request() PlanRequest {
 	slices.Sort(r.Volumes)
 	r.Volumes = slices.Compact(r.Volumes)
 	for _, k := range i.Kernels {
-		r.Kernels = append(r.Kernels, PlanKernel{Slots: k.RequestedSlots, Architecture: k.Architecture, Image: i.Image})
+		r.Kernels = append(r.Kernels, PlanKernel{Slots: k.RequestedSlots, Architecture: k.Architecture, Image: i.Image,
+			Isolation: cluster.Isolation(i.ResourceOpts["isolation"])})
 	}
 	return r
 }

@@ -80,6 +80,7 @@ type PlanKernel struct {
 	Slots        cluster.Slots
 	Architecture string
 	Image        string
+	Isolation    cluster.Isolation // the least that its accelerators must offer
 }
 
 // GroupStatus describes the queue of one resource group.

@@ -248,9 +248,11 @@ func (h *machine) kill() {
 }
 
 func (h *machine) facts() agentlink.Facts {
-	devices, capacity := h.devices.Allocatable(), cluster.Slots{}
-	for _, d := range devices {
+	var devices []agentlink.Device
+	capacity := cluster.Slots{}
+	for _, d := range h.devices.Allocatable() {
 		capacity[d.Slot] += d.Capacity
+		devices = append(devices, agentlink.Device{Device: d})
 	}
 	return agentlink.Facts{Devices: devices, NodeFacts: cluster.NodeFacts{Revision: 1, Architecture: "x86_64", Capacity: capacity,
 		Images: []cluster.NodeImage{nodeImage()}, Engine: "fake", EngineOK: true}}

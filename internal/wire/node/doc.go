@@ -6,7 +6,7 @@ import "net/netip"
 
 // Version is the newest version of the control stream this build speaks. See the
 // dated list at the head of node.proto.
-const Version = 11
+const Version = 12
 
 // ALPNStream is the protocol name of the second connection of an agent, over which
 // the manager is the HTTP/2 client and the agent the server (byte streams).

@@ -25,7 +25,9 @@ import (
 type Machine struct {
 	// Slots are the slots that the devices fill: "cuda.device" = "count".
 	Slots   map[cluster.SlotName]cluster.SlotKind `toml:"slots"`
-	Devices []Hardware                            `toml:"devices"`
+	// Isolation is how well those who share devices of a slot are kept apart: "cuda.shares" = "driver".
+	Isolation map[cluster.SlotName]cluster.Isolation `toml:"isolation"`
+	Devices   []Hardware                             `toml:"devices"`
 	Links   []Connection                          `toml:"links"`
 	Faults  []Breakdown                           `toml:"faults"`
 }
@@ -145,6 +147,14 @@ func (m Machine) build() ([]unit, error) {
 			return nil, fault.Invalidf("slot %q is not of the form family.name", slot)
 		}
 	}
+	for _, slot := range slices.Sorted(maps.Keys(m.Isolation)) {
+		if _, ok := m.Slots[slot]; !ok {
+			return nil, fault.Invalidf("isolation: slot %q is not among the machine's slots", slot)
+		}
+		if _, err := cluster.ParseIsolation(string(m.Isolation[slot])); err != nil {
+			return nil, fmt.Errorf("isolation of slot %s: %w", slot, err)
+		}
+	}
 	at := map[string]int{}
 	var out []unit
 	for i, h := range m.Devices {
@@ -231,7 +241,8 @@ func (m Machine) unit(h Hardware) (unit, error) {
 			return u, fault.Invalidf("slot %s has no capacity", slot)
 		}
 		u.devices = append(u.devices, device.Device{Memory: memory, Device: alloc.Device{
-			Slot: slot, ID: h.UUID, NUMA: numa, PCI: h.PCI, Model: h.Model, Capacity: capacity, Healthy: true}})
+			Slot: slot, ID: h.UUID, NUMA: numa, PCI: h.PCI, Model: h.Model, Capacity: capacity, Healthy: true,
+			Isolation: m.Isolation[slot]}})
 	}
 	for _, text := range h.Nodes {
 		source, target, named := strings.Cut(text, ":")

@@ -41,6 +41,11 @@ type device struct {
 	Capacity int64          `json:"Capacity"`
 	Healthy  bool           `json:"Healthy"`
 	Links    map[string]int `json:"Links,omitempty"`
+	// What the allocator does not look at.
+	Problem string `json:"Problem,omitempty"`
+	Memory  int64  `json:"Memory,omitempty"`
+
+	Isolation cluster.Isolation `json:"Isolation,omitempty"`
 }
 
 func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
@@ -89,7 +94,9 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		if left[d.Slot] -= cluster.Amount(d.Capacity); len(left) > maxSlots || !slotName(d.Slot) {
 			return cluster.NodeFacts{}, fault.Invalidf("the agent reports a device of slot %.80q, or of more than %d slots", d.Slot, maxSlots)
 		}
-		v := device{Slot: d.Slot, ID: d.Id, Model: d.Model, NUMA: int(d.Numa), PCI: d.Pci, Capacity: d.Capacity, Healthy: d.Healthy}
+		v := device{Slot: d.Slot, ID: d.Id, Model: d.Model, NUMA: int(d.Numa), PCI: d.Pci, Capacity: d.Capacity, Healthy: d.Healthy,
+			Problem: cut(d.Problem, maxSentence), Memory: max(0, d.Memory)}
+		v.Isolation, _ = cluster.ParseIsolation(d.Isolation) // what is no level is unknown
 		if len(d.Links) > 0 {
 			v.Links = make(map[string]int, len(d.Links))
 			for id, class := range d.Links {

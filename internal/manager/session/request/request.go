@@ -47,7 +47,7 @@ type Session struct {
 	Lease        time.Duration
 	Environ      map[string]string
 	Resources    map[string]string // slot -> amount as written
-	ResourceOpts map[string]string // shmem
+	ResourceOpts map[string]string // shmem, isolation
 	// Preset is the name or id of a preset that gives what Resources do not name; "" is none.
 	Preset        string
 	ResourceGroup string // "" means the first allowed one that could run it
@@ -248,6 +248,10 @@ func (r *Session) Slots(
 	if err != nil {
 		return nil, nil, err
 	}
+	isolation, err := cluster.ParseIsolation(r.ResourceOpts["isolation"])
+	if err != nil {
+		return nil, nil, fmt.Errorf("resource option isolation: %w", err)
+	}
 	want = cluster.Slots{}
 	for _, name := range sortedKeys(r.Resources) {
 		text := r.Resources[name]
@@ -308,7 +312,11 @@ func (r *Session) Slots(
 			delete(want, slot)
 		}
 	}
-	return want, map[string]string{"shmem": fmt.Sprint(shmem)}, nil
+	opts = map[string]string{"shmem": fmt.Sprint(shmem)}
+	if isolation != "" {
+		opts["isolation"] = string(isolation)
+	}
+	return want, opts, nil
 }
 
 func (r *Session) shmem(i dbgen.Image, d Defaults) (int64, error) {

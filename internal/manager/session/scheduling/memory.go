@@ -375,7 +375,7 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 	if r.Status == cluster.Pending {
 		m.group(e.group).waiting++
 		for _, k := range kernels {
-			s.Kernels = append(s.Kernels, m.kernel(&k))
+			s.Kernels = append(s.Kernels, m.kernel(&k, r.Isolation))
 			e.generations = append(e.generations, k.Generation)
 		}
 		e.kernels = s.Kernels
@@ -402,7 +402,7 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 	}
 	for i := range kernels {
 		k := &kernels[i]
-		s.Kernels = append(s.Kernels, m.kernel(k))
+		s.Kernels = append(s.Kernels, m.kernel(k, r.Isolation))
 		if k.AgentID == nil || k.Status == cluster.Pending {
 			continue
 		}
@@ -419,13 +419,13 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 	return differs, nil
 }
 
-func (m *memory) kernel(k *dbgen.KernelFactsRow) scheduler.Kernel {
+func (m *memory) kernel(k *dbgen.KernelFactsRow, isolation string) scheduler.Kernel {
 	for slot := range k.RequestedSlots {
 		m.slots[slot] = true
 	}
 	return scheduler.Kernel{
 		ID: cluster.KernelID(k.ID), Slots: m.request(k.RequestedSlots), Architecture: m.text(k.Architecture), Image: m.text(k.Image),
-		Local: k.LocalImage,
+		Local: k.LocalImage, Isolation: cluster.Isolation(m.text(isolation)),
 	}
 }
 
