@@ -281,7 +281,7 @@ var rules = []rule{
 
 	// The agent.
 	{dir: "internal/agent", duty: "the role on a worker host: wires everything below it",
-		allow: []string{"internal/alloc", "internal/chassis", "internal/cluster", "internal/diskspace", "internal/fault"}},
+		allow: []string{"internal/chassis", "internal/cluster", "internal/diskspace", "internal/fault"}},
 	{dir: "internal/agent/confine", duty: "control groups that keep a session's processes apart from the runner",
 		allow: []string{"internal/agent/runtime/hoststats", "internal/fault"}},
 	{dir: "internal/agent/data", duty: "data port: the way of app proxies to what listens inside kernels",

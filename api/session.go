@@ -102,6 +102,8 @@ type CreateSession struct {
 	Preemptible *bool `json:"is_preemptible,omitempty"`
 	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
 	RerunOnAgentLoss bool `json:"rerun_on_agent_loss,omitempty"`
+	// Retries is how often a batch session starts again elsewhere when a device that it holds breaks, at most 10; an extension.
+	Retries int `json:"retries,omitempty"`
 	// FailIfImpossible refuses a session that no agent is large enough for now; else it waits for one.
 	FailIfImpossible bool `json:"fail_if_impossible,omitempty"`
 

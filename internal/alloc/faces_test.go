@@ -83,7 +83,8 @@ func TestCoresAndMemoryAreNoCards(t *testing.T) {
 		{Slot: wholeCard, ID: "0", Capacity: cluster.Milli, Healthy: true},
 		{Slot: "rocm.device", ID: "0", Capacity: cluster.Milli, Healthy: true}, // of another vendor
 	}
-	request := cluster.Slots{cluster.SlotCPU: cluster.Milli, cluster.SlotMem: cluster.Whole(8), wholeCard: cluster.Milli, "rocm.device": cluster.Milli}
+	request := cluster.Slots{cluster.SlotCPU: cluster.Milli, cluster.SlotMem: cluster.Whole(8), wholeCard: cluster.Milli,
+		"rocm.device": cluster.Milli}
 	a, err := alloc.Fit(devices, nil, request, alloc.Policy{})
 	require.NoError(t, err)
 	require.NoError(t, alloc.Check(devices, nil, request, a))
@@ -92,7 +93,8 @@ func TestCoresAndMemoryAreNoCards(t *testing.T) {
 func TestAnInstanceOfACardIsGivenOutAlone(t *testing.T) {
 	t.Parallel()
 	const slot cluster.SlotName = "cuda.1g.10gb-mig"
-	devices := []alloc.Device{{Slot: slot, ID: "MIG-0", Capacity: cluster.Milli, Healthy: true}, {Slot: slot, ID: "MIG-1", Capacity: cluster.Milli, Healthy: true}}
+	devices := []alloc.Device{{Slot: slot, ID: "MIG-0", Capacity: cluster.Milli, Healthy: true},
+		{Slot: slot, ID: "MIG-1", Capacity: cluster.Milli, Healthy: true}}
 	_, err := alloc.Fit(devices, nil, cluster.Slots{slot: cluster.Whole(2)}, alloc.Policy{})
 	require.Equal(t, fault.Invalid, fault.KindOf(err))
 	require.ErrorContains(t, err, "exactly 1 is possible")

@@ -110,7 +110,8 @@ func (t *Topology) refuseTogether(wants []Want) error {
 		}
 	}
 	slot := t.sections[last.Slot].slot
-	return fault.Exhaustedf("the slots %s are the same cards, and too few of them are free for one request of all", strings.Join(names, " and ")).
+	return fault.Exhaustedf("the slots %s are the same cards, and too few of them are free for one request of all",
+		strings.Join(names, " and ")).
 		WithReason("insufficient-" + string(slot)).WithData(Short{Slot: slot, Want: last.Amount, Fragmented: true}).
 		WithNext("ask for one of the slots")
 }

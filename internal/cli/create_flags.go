@@ -42,6 +42,7 @@ type createFlags struct {
 	mounts    []string
 	protected bool
 	rerun     bool
+	retries   int
 	dryRun    bool
 	possible  bool
 	timeout   time.Duration
@@ -69,6 +70,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.StringArrayVar(&f.agents, "agent", nil, "agent to run on, for administrators (repeatable in multi-node)")
 	s.BoolVar(&f.protected, "no-preempt", false, "never end it for sessions of higher priority")
 	s.BoolVar(&f.rerun, "rerun-on-agent-loss", false, "start a batch session again when its agent is lost, although it may have run")
+	s.IntVar(&f.retries, "retries", 0, "start a batch session again elsewhere when a device of it breaks, at most this often")
 	s.BoolVar(&f.dryRun, "dry-run", false, "check everything and say where it would start or why it would wait, and create nothing")
 	s.BoolVar(&f.possible, "fail-if-impossible", false, "refuse what no agent is large enough for now, instead of waiting for one")
 	s.DurationVar(&f.timeout, "timeout", 0, "give up after this time, such as 90s or 10m (default: never)")
@@ -81,8 +83,8 @@ func (f *createFlags) add(cmd *cobra.Command) {
 func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, image string) (api.CreateSession, error) {
 	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true,
 		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit, FailIfImpossible: f.possible}
-	if f.batch == "" && (f.startsAt != "" || f.limit != "" || f.rerun) {
-		return s, frame.Usage(frame.Hint(errors.New("--starts-at, --batch-timeout and --rerun-on-agent-loss need --batch"),
+	if f.batch == "" && (f.startsAt != "" || f.limit != "" || f.rerun || f.retries != 0) {
+		return s, frame.Usage(frame.Hint(errors.New("--starts-at, --batch-timeout, --rerun-on-agent-loss and --retries need --batch"),
 			"berth session create --help"))
 	}
 	if f.batch != "" {
@@ -94,7 +96,7 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 	if f.protected {
 		s.Preemptible = new(false)
 	}
-	s.Config.AgentList, s.RerunOnAgentLoss = f.agents, f.rerun
+	s.Config.AgentList, s.RerunOnAgentLoss, s.Retries = f.agents, f.rerun, f.retries
 	var err error
 	if s.Config.Resources, err = pairs("--resource", f.resources, nil); err != nil {
 		return s, err

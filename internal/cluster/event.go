@@ -17,14 +17,16 @@ const (
 	SessionIdleWarning EventName = "session_idle_warning"
 	// SessionFolderWithheld: its owner lost a right to a folder that it mounts, which is taken away or made read-only.
 	SessionFolderWithheld EventName = "session_folder_withheld"
-	KernelPreparing       EventName = "kernel_preparing"
-	KernelPulling         EventName = "kernel_pulling"
-	KernelCreating        EventName = "kernel_creating"
-	KernelStarted         EventName = "kernel_started"
-	KernelCancelled       EventName = "kernel_cancelled"
-	KernelTerminating     EventName = "kernel_terminating"
-	KernelTerminated      EventName = "kernel_terminated"
-	KernelOutOfMemory     EventName = "kernel_out_of_memory" // processes were killed for want of memory, and the kernel goes on
+	// SessionDeviceLost: a device of one of its kernels broke while it ran.
+	SessionDeviceLost EventName = "session_device_lost"
+	KernelPreparing   EventName = "kernel_preparing"
+	KernelPulling     EventName = "kernel_pulling"
+	KernelCreating    EventName = "kernel_creating"
+	KernelStarted     EventName = "kernel_started"
+	KernelCancelled   EventName = "kernel_cancelled"
+	KernelTerminating EventName = "kernel_terminating"
+	KernelTerminated  EventName = "kernel_terminated"
+	KernelOutOfMemory EventName = "kernel_out_of_memory" // processes were killed for want of memory, and the kernel goes on
 )
 
 // SessionEvent returns the event that announces a session's arrival in a status, or "".

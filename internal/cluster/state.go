@@ -168,6 +168,8 @@ const (
 	ReasonStartUnknown Reason = "start-unknown"
 	// ReasonBusy: an agent still held the devices that it was to give, for longer than it waits for them.
 	ReasonBusy Reason = "agent-busy"
+	// ReasonDeviceLost: a device that it held broke.
+	ReasonDeviceLost Reason = "device-lost"
 	// ReasonCrashed: a container ended without its runner's word, so the engine, its shim or the runner crashed.
 	ReasonCrashed  Reason = "container-crashed"
 	ReasonNotFound Reason = "container-not-found"

@@ -310,7 +310,8 @@ func TestNobodyWaitsForRoomThatIsThere(t *testing.T) {
 						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || hangs(a, s) || k.Local && !a.Images[k.Image] {
 						continue
 					}
-					got, err := alloc.Fit(a.Devices, used[a.ID], k.Slots, alloc.Policy{NoFragment: w.s.Group.WholeDevices, Models: k.Models, Isolation: k.Isolation})
+					got, err := alloc.Fit(a.Devices, used[a.ID], k.Slots, alloc.Policy{
+						NoFragment: w.s.Group.WholeDevices, Models: k.Models, Isolation: k.Isolation})
 					require.Error(t, err, "%s waits for %s and fits %s: %v", id, e.Reason, a.ID, got)
 				}
 			}

@@ -503,3 +503,19 @@ func (g *group) hasRoom(k *kind) bool {
 	}
 	return true
 }
+
+// describe renders slots for people: "2 cpu, 512 MiB mem".
+func describe(slots cluster.Slots) string {
+	var parts []string
+	for _, slot := range slots.Names() {
+		if v := slots[slot]; v != 0 {
+			parts = append(parts, slot.Text(v))
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }

@@ -80,7 +80,8 @@ func (o *oracle) fit(a *scheduler.Agent, s space, kernels []scheduler.Kernel) ([
 	}
 	used, out := s.used, []alloc.Allocation(nil)
 	for _, k := range kernels {
-		takes, err := alloc.Fit(a.Devices, used, k.Slots, alloc.Policy{NoFragment: o.group.WholeDevices, Models: k.Models, Isolation: k.Isolation})
+		takes, err := alloc.Fit(a.Devices, used, k.Slots, alloc.Policy{
+			NoFragment: o.group.WholeDevices, Models: k.Models, Isolation: k.Isolation})
 		if err != nil {
 			return nil, false
 		}

@@ -8,25 +8,7 @@ import (
 
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/scheduler/quota"
 )
-
-// Snapshot is everything a pass may look at, for one resource group.
-type Snapshot struct {
-	// Now is the instant of the pass; the scheduler has no clock of its own.
-	Now    time.Time
-	Group  Group
-	Agents []Agent
-	// Running are the live sessions of the group; what is left of agents follows from them.
-	Running []Running
-	Pending []Session
-	// Quotas limit owners.
-	Quotas map[Scope]Quota
-	// Tree are the hierarchical quotas.
-	Tree quota.Facts
-	// Shares orders owners under fair-share; an owner without an entry has used nothing.
-	Shares map[Scope]float64
-}
 
 // Agent is one agent as the scheduler sees it.
 type Agent struct {

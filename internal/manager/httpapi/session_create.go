@@ -45,6 +45,7 @@ func createRequest(p *params.Set, need func(name string) string) request.Session
 		CallbackURL:      p.Text("callback_url|callbackUrl|callbackURL", ""),
 		BatchTimeout:     p.Span("batch_timeout|batchTimeout"),
 		RerunOnAgentLoss: p.Flag("rerun_on_agent_loss|rerunOnAgentLoss", false),
+		Retries:          p.Number("retries", 0, 0, request.MaxRetries),
 		Lease:            time.Duration(p.Number("lease_seconds|leaseSeconds", 0, 0, 86400)) * time.Second,
 		Environ:          cfg.Texts("environ"),
 		Resources:        cfg.Texts("resources"),

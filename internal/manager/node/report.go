@@ -86,6 +86,10 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 	if len(devices) == 0 || !json.Valid(devices) {
 		devices = json.RawMessage(`[]`)
 	}
+	broken, err := brokenOf(devices)
+	if err != nil {
+		return fmt.Errorf("read the devices of agent %s: %w", agent, err)
+	}
 	capacity := f.Capacity
 	if capacity == nil {
 		capacity = cluster.Slots{}
@@ -98,7 +102,7 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 	for _, host := range f.HungVolumes {
 		hung = append(hung, store.Text(host))
 	}
-	err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err = n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		before, err := tx.AgentConditions(ctx, string(agent))
 		if store.Missing(err) {
 			return nil // it was removed
@@ -111,7 +115,8 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 			return err
 		}
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
-			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
+			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, BrokenDevices: broken,
+			Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
 			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung,
 			DiskProblem: store.Text(f.DiskProblem), Conditions: conditions,
 			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket), NetworkAddress: store.Text(f.NetworkAddress)})

@@ -78,5 +78,10 @@ func (n *Reports) sweep(ctx context.Context, c SweepConfig) error {
 	} else if count > 0 {
 		n.Log.Warn("kernels missed their deadlines", "sessions", count)
 	}
+	if count, err := n.TellLosses(ctx); err != nil {
+		return fmt.Errorf("tell sessions of broken devices: %w", err)
+	} else if count > 0 {
+		n.Log.Warn("devices of running kernels broke", "kernels", count)
+	}
 	return nil
 }

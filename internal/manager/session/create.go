@@ -200,7 +200,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 		ResourceOpts: opts, Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script,
 		CallbackURL: store.Optional(r.CallbackURL), StartsAt: starts,
 		Kernels: make([]newKernel, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
-		RerunOnAgentLoss: r.RerunOnAgentLoss,
+		RerunOnAgentLoss: r.RerunOnAgentLoss, Retries: int16(r.Retries),
 	}
 	if p.session.Environ == nil {
 		p.session.Environ = map[string]string{}

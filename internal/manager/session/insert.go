@@ -58,6 +58,7 @@ type newSession struct {
 	StartsAt         *time.Time            `json:"starts_at"`
 	Preemptible      bool                  `json:"preemptible"`
 	RerunOnAgentLoss bool                  `json:"rerun_on_agent_loss"`
+	Retries          int16                 `json:"retries,omitempty"`
 	Kernels          []newKernel           `json:"kernels"` // in the order of their ranks
 	Mounts           []cluster.FolderMount `json:"mounts,omitempty"`
 	DependsOn        []string              `json:"depends_on,omitempty"`

@@ -40,6 +40,32 @@ func (k *LockedKernel) failBatch(ctx context.Context, m KernelMove, denied bool)
 	return true, l.spend(ctx, agent, m)
 }
 
+// LoseDevice tells a session that a device of this running kernel broke, once for each start of the kernel. A batch session whose owner
+// allowed that stops, and starts again elsewhere once it has stopped.
+func (k *LockedKernel) LoseDevice(ctx context.Context, detail string) (told bool, err error) {
+	l, agent := k.s, k.Agent()
+	again := l.Type == cluster.Batch && l.Retried < l.Retries && l.Result == cluster.ResultUndefined && l.Status == cluster.Running
+	what := detail + "; it goes on, what uses the device may fail"
+	if again {
+		what = fmt.Sprintf("%s; it starts again elsewhere, retry %d of %d", detail, l.Retried+1, l.Retries)
+	}
+	n, err := l.tx.TellDeviceLost(ctx, what, k.ID, k.Generation)
+	if err != nil {
+		return false, fmt.Errorf("tell session %s of a broken device: %w", l.ID, err)
+	}
+	if n == 0 || !again {
+		return n > 0, nil
+	}
+	if _, err := l.tx.UseRetry(ctx, string(agent), l.ID); err != nil {
+		return false, fmt.Errorf("count a retry of session %s: %w", l.ID, err)
+	}
+	l.Retried++
+	if err := l.stopPlaced(ctx, cluster.ReasonRescheduled, what); err != nil {
+		return false, err
+	}
+	return true, l.Settle(ctx, cluster.ReasonRescheduled, what)
+}
+
 // stopPlaced stops those kernels of the session that are on agents; the others go on waiting.
 func (l *Locked) stopPlaced(ctx context.Context, reason cluster.Reason, detail string) error {
 	for _, k := range l.Kernels {

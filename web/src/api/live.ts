@@ -48,6 +48,7 @@ const names = [
   'session_failure',
   'session_idle_warning',
   'session_folder_withheld',
+  'session_device_lost',
   'kernel_pulling',
   'kernel_out_of_memory',
   'kernel_preparing',

@@ -401,6 +401,8 @@ export interface CreateSession {
   is_preemptible?: boolean | null
   /** RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run. */
   rerun_on_agent_loss?: boolean
+  /** Retries is how often a batch session starts again elsewhere when a device that it holds breaks, at most 10; an extension. */
+  retries?: number
   /** FailIfImpossible refuses a session that no agent is large enough for now; else it waits for one. */
   fail_if_impossible?: boolean
   clusterSize?: number

@@ -21,7 +21,7 @@ import { barOf, placesOf, type Place } from './places'
 import './shell.css'
 
 /** Events after which there may be something to tell. */
-const ends = ['session_terminated', 'session_failure', 'session_success', 'session_cancelled', 'session_idle_warning']
+const ends = ['session_terminated', 'session_failure', 'session_success', 'session_cancelled', 'session_idle_warning', 'session_device_lost']
 
 export function Shell() {
   const lang = useLanguage()
@@ -49,6 +49,12 @@ export function Shell() {
       if (h.event === 'session_idle_warning') {
         toast(
           t('live.idle', { name: h.sessionName, detail: h.detail }),
+          { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
+          20_000,
+        )
+      } else if (h.event === 'session_device_lost') {
+        toast(
+          t('live.device', { name: h.sessionName, detail: h.detail }),
           { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },
           20_000,
         )

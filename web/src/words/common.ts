@@ -44,6 +44,7 @@ export const common = {
   ],
   'live.idle': ['{name} is about to end: {detail}', '{name} 세션이 곧 종료됩니다: {detail}'],
   'live.failed': ['{name} failed.', '{name} 세션이 실패했습니다.'],
+  'live.device': ['{name} lost a device: {detail}', '{name} 세션의 장치에 문제가 생겼습니다: {detail}'],
   'do.retry': ['Try again', '다시 시도'],
   'do.cancel': ['Cancel', '취소'],
   'do.cancel.what': ['Cancel {what}', '{what} 취소'],

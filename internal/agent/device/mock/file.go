@@ -24,12 +24,12 @@ import (
 // Machine is what a file describes.
 type Machine struct {
 	// Slots are the slots that the devices fill: "cuda.device" = "count".
-	Slots   map[cluster.SlotName]cluster.SlotKind `toml:"slots"`
+	Slots map[cluster.SlotName]cluster.SlotKind `toml:"slots"`
 	// Isolation is how well those who share devices of a slot are kept apart: "cuda.shares" = "driver".
 	Isolation map[cluster.SlotName]cluster.Isolation `toml:"isolation"`
 	Devices   []Hardware                             `toml:"devices"`
-	Links   []Connection                          `toml:"links"`
-	Faults  []Breakdown                           `toml:"faults"`
+	Links     []Connection                           `toml:"links"`
+	Faults    []Breakdown                            `toml:"faults"`
 }
 
 // Hardware is one accelerator.

@@ -95,6 +95,8 @@ func Of(e Event) (n Notice, ok bool) {
 	switch e.Name {
 	case string(cluster.SessionIdleWarning):
 		return Notice{Idle, "session", sentence("Session %s ends soon", e.Subject, e.Detail)}, true
+	case string(cluster.SessionDeviceLost):
+		return Notice{Failed, "session", sentence("Session %s lost a device", e.Subject, e.Detail)}, true
 	case string(cluster.SessionTerminated), string(cluster.SessionCancelled):
 		return ofEnd(e)
 	case Invited:

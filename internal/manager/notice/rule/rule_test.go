@@ -34,6 +34,8 @@ func TestWhichEventsAreNews(t *testing.T) {
 		"without a reason": {rule.Event{Name: cancel}, rule.Ended, "Session lab has ended."},
 		"idle": {rule.Event{Name: string(cluster.SessionIdleWarning), Detail: "nobody used it for 10m"}, rule.Idle,
 			"Session lab ends soon: nobody used it for 10m."},
+		"a broken device": {rule.Event{Name: string(cluster.SessionDeviceLost), Reason: cluster.ReasonDeviceLost, Detail: "GPU-0 broke"},
+			rule.Failed, "Session lab lost a device: GPU-0 broke."},
 		"invited": {rule.Event{Name: rule.Invited, Detail: "a@x", InvitationState: "pending"}, rule.Shared,
 			"a@x invites you to folder lab."},
 		"an invitation that was taken back": {event: rule.Event{Name: rule.Invited, InvitationState: "canceled"}},

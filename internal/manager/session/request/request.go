@@ -40,7 +40,9 @@ type Session struct {
 	Preemptible     *bool // may end for sessions of higher priority where the group allows it; nil means yes
 	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
 	RerunOnAgentLoss bool
-	BatchTimeout     time.Duration
+	// Retries is how often a batch session starts again elsewhere when a device of it breaks.
+	Retries      int
+	BatchTimeout time.Duration
 	// FailIfImpossible refuses a session that no agent could run today; else it waits for one.
 	FailIfImpossible bool
 	// Lease is how long the session stays when its client does not renew the lease; 0 is for ever.
@@ -64,6 +66,8 @@ type Session struct {
 const (
 	// MaxScript bounds scripts and startup commands in bytes.
 	MaxScript = 64 << 10
+	// MaxRetries bounds Session.Retries.
+	MaxRetries = 10
 	// DefaultPriority is that of requests without one.
 	DefaultPriority = 10
 	// DefaultMaxPriority is the highest that a user may ask for under a policy that names none, so that nobody passes all others
@@ -100,6 +104,9 @@ func (r *Session) Check() error {
 		}
 		if r.BatchTimeout != 0 {
 			return fault.Invalidf("only batch sessions may have a batch_timeout")
+		}
+		if r.Retries != 0 {
+			return fault.Invalidf("only batch sessions may have retries").WithNext("leave retries out, or make it a batch session")
 		}
 	case cluster.Batch:
 		if strings.TrimSpace(r.StartupCommand) == "" {

@@ -114,7 +114,7 @@ func (q *Queries) AgentShapes(ctx context.Context, groups []string) ([]AgentShap
 }
 
 const agentViews = `-- name: AgentViews :many
-SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, orders_at, conditions, trial, network_address FROM agents WHERE id = ANY($1::text[])
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, orders_at, conditions, trial, network_address, broken_devices FROM agents WHERE id = ANY($1::text[])
 `
 
 func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
@@ -158,6 +158,7 @@ func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error)
 			&i.Conditions,
 			&i.Trial,
 			&i.NetworkAddress,
+			&i.BrokenDevices,
 		); err != nil {
 			return nil, err
 		}
@@ -459,11 +460,11 @@ func (q *Queries) RegisterAgent(ctx context.Context, arg RegisterAgentParams) (i
 }
 
 const setAgentFacts = `-- name: SetAgentFacts :execrows
-UPDATE agents SET architecture = $1, capacity = $2, slot_kinds = $3, devices = $4,
-    engine = $5, engine_ok = $6, engine_error = $7, warnings = $8, hung_volumes = $9,
-    disk_problem = $10, conditions = $11,
-    data_address = $12, data_socket = $13, network_address = $14, facts_revision = $15, last_seen = now()
-WHERE id = $16 AND epoch = $17 AND facts_revision < $15
+UPDATE agents SET architecture = $1, capacity = $2, slot_kinds = $3, devices = $4, broken_devices = $5,
+    engine = $6, engine_ok = $7, engine_error = $8, warnings = $9, hung_volumes = $10,
+    disk_problem = $11, conditions = $12,
+    data_address = $13, data_socket = $14, network_address = $15, facts_revision = $16, last_seen = now()
+WHERE id = $17 AND epoch = $18 AND facts_revision < $16
 `
 
 type SetAgentFactsParams struct {
@@ -471,6 +472,7 @@ type SetAgentFactsParams struct {
 	Capacity       cluster.Slots
 	SlotKinds      dbtype.Strings
 	Devices        json.RawMessage
+	BrokenDevices  json.RawMessage
 	Engine         string
 	EngineOk       bool
 	EngineError    string
@@ -492,6 +494,7 @@ func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (i
 		arg.Capacity,
 		arg.SlotKinds,
 		arg.Devices,
+		arg.BrokenDevices,
 		arg.Engine,
 		arg.EngineOk,
 		arg.EngineError,

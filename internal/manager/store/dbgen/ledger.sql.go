@@ -78,7 +78,7 @@ func (q *Queries) KernelsToMove(ctx context.Context, sessions []string) ([]Kerne
 
 const lockSessions = `-- name: LockSessions :many
 
-SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, rerun_on_agent_loss, started_at, failed_agents, cluster_size, domain_name
+SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, rerun_on_agent_loss, retries, retried, started_at, failed_agents, cluster_size, domain_name
 FROM sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
 `
 
@@ -94,6 +94,8 @@ type LockSessionsRow struct {
 	Result           cluster.Result
 	Attempts         int32
 	RerunOnAgentLoss bool
+	Retries          int16
+	Retried          int16
 	StartedAt        *time.Time
 	FailedAgents     []string
 	ClusterSize      int32
@@ -123,6 +125,8 @@ func (q *Queries) LockSessions(ctx context.Context, ids []string) ([]LockSession
 			&i.Result,
 			&i.Attempts,
 			&i.RerunOnAgentLoss,
+			&i.Retries,
+			&i.Retried,
 			&i.StartedAt,
 			&i.FailedAgents,
 			&i.ClusterSize,

@@ -46,6 +46,7 @@ type Agent struct {
 	Conditions        json.RawMessage
 	Trial             json.RawMessage
 	NetworkAddress    string
+	BrokenDevices     json.RawMessage
 }
 
 type AgentConnection struct {
@@ -520,6 +521,7 @@ type Kernel struct {
 	LogTruncated     bool
 	Absences         int32
 	LostSince        *time.Time
+	ToldLoss         int64
 }
 
 type KernelHour struct {
@@ -900,6 +902,8 @@ type Session struct {
 	Changed          uint64
 	ImageDigest      string
 	RerunOnAgentLoss bool
+	Retries          int16
+	Retried          int16
 }
 
 type SessionAccess struct {

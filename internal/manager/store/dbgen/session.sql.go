@@ -282,17 +282,17 @@ WITH asked AS (
         r.v->>'startup_command' AS startup_command, r.v->>'bootstrap_script' AS bootstrap_script, r.v->>'callback_url' AS callback_url,
         (r.v->>'batch_timeout_ms')::bigint AS batch_timeout_ms, (r.v->>'starts_at')::timestamptz AS starts_at,
         (r.v->>'preemptible')::boolean AS preemptible,
-        (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on,
+        (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, coalesce((r.v->>'retries')::smallint, 0) AS retries, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on,
         (r.v->>'lease_seconds')::integer AS lease_seconds
     FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY AS r(v, n)
 ), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image_digest, image, tag, status, requested_slots, resource_opts, environ, startup_command,
-        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible, rerun_on_agent_loss, created_at)
+        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible, rerun_on_agent_loss, retries, created_at)
     SELECT a.id, a.name, a.type, a.priority, a.cluster_mode, a.cluster_size, a.domain_name, a.project_id, a.user_id, a.access_key,
         a.resource_group, a.designated_agents, a.image_id, a.image_digest, a.image, a.tag, 'PENDING', a.requested_slots, a.resource_opts, a.environ,
         a.startup_command, a.bootstrap_script, a.callback_url, a.batch_timeout_ms, a.starts_at, a.preemptible, a.rerun_on_agent_loss,
-        now() + a.n * interval '1 microsecond'
+        a.retries, now() + a.n * interval '1 microsecond'
     FROM asked a ORDER BY a.n
     ON CONFLICT (access_key, name) WHERE ended_at IS NULL DO NOTHING
     RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at, sessions.domain_name
@@ -701,7 +701,7 @@ func (q *Queries) SessionStateForWait(ctx context.Context, id string) (SessionSt
 }
 
 const sessionViews = `-- name: SessionViews :many
-SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, s.preemptible, s.changed, s.image_digest, s.rerun_on_agent_loss, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role,
+SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, s.preemptible, s.changed, s.image_digest, s.rerun_on_agent_loss, s.retries, s.retried, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role,
     mounts_of_session(s.id)::jsonb AS mounts
 FROM sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id
 WHERE s.id = ANY($1::uuid[])
@@ -765,6 +765,8 @@ func (q *Queries) SessionViews(ctx context.Context, ids []string) ([]SessionView
 			&i.Session.Changed,
 			&i.Session.ImageDigest,
 			&i.Session.RerunOnAgentLoss,
+			&i.Session.Retries,
+			&i.Session.Retried,
 			&i.ProjectName,
 			&i.UserEmail,
 			&i.UserFullName,

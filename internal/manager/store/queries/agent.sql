@@ -16,7 +16,7 @@ SELECT id, status, epoch FROM agents WHERE id = $1 FOR UPDATE;
 SELECT id, epoch, (trial <> '{}')::boolean AS suspect, (trial ? 'since')::boolean AS quarantined FROM agents WHERE id = ANY(@ids::text[]);
 
 -- name: SetAgentFacts :execrows
-UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds = @slot_kinds, devices = @devices,
+UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds = @slot_kinds, devices = @devices, broken_devices = @broken_devices,
     engine = @engine, engine_ok = @engine_ok, engine_error = @engine_error, warnings = @warnings, hung_volumes = @hung_volumes,
     disk_problem = @disk_problem, conditions = @conditions,
     data_address = @data_address, data_socket = @data_socket, network_address = @network_address, facts_revision = @facts_revision, last_seen = now()

@@ -2,7 +2,7 @@
 
 -- name: LockSessions :many
 -- NO KEY: whoever inserts a row that refers to a session need not wait.
-SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, rerun_on_agent_loss, started_at, failed_agents, cluster_size, domain_name
+SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, rerun_on_agent_loss, retries, retried, started_at, failed_agents, cluster_size, domain_name
 FROM sessions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: KernelsToMove :many

@@ -76,17 +76,17 @@ WITH asked AS (
         r.v->>'startup_command' AS startup_command, r.v->>'bootstrap_script' AS bootstrap_script, r.v->>'callback_url' AS callback_url,
         (r.v->>'batch_timeout_ms')::bigint AS batch_timeout_ms, (r.v->>'starts_at')::timestamptz AS starts_at,
         (r.v->>'preemptible')::boolean AS preemptible,
-        (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on,
+        (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, coalesce((r.v->>'retries')::smallint, 0) AS retries, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on,
         (r.v->>'lease_seconds')::integer AS lease_seconds
     FROM jsonb_array_elements(@sessions::jsonb) WITH ORDINALITY AS r(v, n)
 ), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image_digest, image, tag, status, requested_slots, resource_opts, environ, startup_command,
-        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible, rerun_on_agent_loss, created_at)
+        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible, rerun_on_agent_loss, retries, created_at)
     SELECT a.id, a.name, a.type, a.priority, a.cluster_mode, a.cluster_size, a.domain_name, a.project_id, a.user_id, a.access_key,
         a.resource_group, a.designated_agents, a.image_id, a.image_digest, a.image, a.tag, 'PENDING', a.requested_slots, a.resource_opts, a.environ,
         a.startup_command, a.bootstrap_script, a.callback_url, a.batch_timeout_ms, a.starts_at, a.preemptible, a.rerun_on_agent_loss,
-        now() + a.n * interval '1 microsecond'
+        a.retries, now() + a.n * interval '1 microsecond'
     FROM asked a ORDER BY a.n
     ON CONFLICT (access_key, name) WHERE ended_at IS NULL DO NOTHING
     RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at, sessions.domain_name

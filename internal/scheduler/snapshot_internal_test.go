@@ -7,7 +7,27 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler/quota"
 )
+
+// Plan and Snapshot are for tests: the manager keeps a Cluster and tells it what changes. The tests compare the two.
+
+// Snapshot is everything a pass may look at, for one resource group.
+type Snapshot struct {
+	// Now is the instant of the pass; the scheduler has no clock of its own.
+	Now    time.Time
+	Group  Group
+	Agents []Agent
+	// Running are the live sessions of the group; what is left of agents follows from them.
+	Running []Running
+	Pending []Session
+	// Quotas limit owners.
+	Quotas map[Scope]Quota
+	// Tree are the hierarchical quotas.
+	Tree quota.Facts
+	// Shares orders owners under fair-share; an owner without an entry has used nothing.
+	Shares map[Scope]float64
+}
 
 // Plan decides about every pending session of the snapshot: each gets exactly one Decision. First
 // come those that start or preempt, in the order in which they were decided, then those that wait,
@@ -108,19 +128,3 @@ func (e *Explanation) clone() *Explanation {
 	out.Elsewhere = slices.Clone(e.Elsewhere)
 	return &out
 }
-
-// describe renders slots for people: "2 cpu, 512 MiB mem".
-func describe(slots cluster.Slots) string {
-	var parts []string
-	for _, slot := range slots.Names() {
-		if v := slots[slot]; v != 0 {
-			parts = append(parts, slot.Text(v))
-		}
-	}
-	if len(parts) == 0 {
-		return "nothing"
-	}
-	return strings.Join(parts, ", ")
-}
-
-func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }
