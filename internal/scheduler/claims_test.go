@@ -216,3 +216,21 @@ func TestNobodyEndsForALimitedSession(t *testing.T) {
 	require.Len(t, got, 1)
 	require.Equal(t, []cluster.SessionID{"low"}, got[0].Preempt)
 }
+
+
+// TestALimitIsNotedOnce: the lane of two sessions, of which the first has a claim, reaches a limit. The place of the first finds that out,
+// and so does the search for victims for the second, in the same pass. (Seed 508280 of the oracle, which ended the process.)
+func TestALimitIsNotedOnce(t *testing.T) {
+	t.Parallel()
+	c := filled(t, preempting(""), "a", "b")
+	old := preemptible("old", "a", 0, 0, 4)
+	old.StartedAt = now.Add(-time.Hour)
+	c.Run("g", old)
+	c.Run("g", preemptible("young", "b", 0, 0, 4))
+	c.Enqueue("g", job(1, 50, 0, ask(4, 1)))
+	c.Enqueue("g", job(2, 50, 0, ask(4, 1)))
+	require.Len(t, pass(t, c, now), 1, "one of the two is old enough to be a victim")
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeUser, ID: "bob"}, &scheduler.Quota{Sessions: 0, Private: -1})
+	require.Empty(t, pass(t, c, now.Add(time.Hour)))
+	require.Equal(t, 2, c.Queue("g").Reasons[scheduler.WaitsForConcurrency])
+}

@@ -121,7 +121,9 @@ func (pr *preemption) searchNext(i int, decisions []Decision) []Decision {
 	}
 	if o := x.lane.band.owner.over(x.lane.kind); o != nil {
 		pr.reservations.notReserved(w)
-		pr.queue.limit(x.lane, o.scope)
+		if x.lane.standing == mayStart { // a place that was to be kept for the lane's first session may have found it out
+			pr.queue.limit(x.lane, o.scope)
+		}
 		x.done = maxLaneSearches
 		return decisions
 	}
