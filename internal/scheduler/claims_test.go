@@ -217,7 +217,6 @@ func TestNobodyEndsForALimitedSession(t *testing.T) {
 	require.Equal(t, []cluster.SessionID{"low"}, got[0].Preempt)
 }
 
-
 // TestALimitIsNotedOnce: the lane of two sessions, of which the first has a claim, reaches a limit. The place of the first finds that out,
 // and so does the search for victims for the second, in the same pass. (Seed 508280 of the oracle, which ended the process.)
 func TestALimitIsNotedOnce(t *testing.T) {
