@@ -191,7 +191,7 @@ func grants(w *world) {
 }
 
 func empty(g device.Grant) bool {
-	return len(g.Env) == 0 && len(g.Nodes) == 0 && len(g.CDI) == 0 && len(g.Mounts) == 0 && len(g.CPUSet) == 0 && g.Memory == 0
+	return len(g.Env) == 0 && len(g.Nodes) == 0 && len(g.CDI) == 0 && len(g.Mounts) == 0 && len(g.Groups) == 0 && len(g.CPUSet) == 0 && g.Memory == 0
 }
 
 func grantsNothing(w *world) {
