@@ -174,8 +174,8 @@ type Info struct {
 	CgroupVersion             int
 	Architecture              string
 	StorageDriver             string
-	// CDIDirs are where the engine reads specifications of the Container Device Interface; none when it cannot inject such devices.
-	CDIDirs  []string
+	// CDI are the directories of specifications of the Container Device Interface that it reads; none means that it knows none.
+	CDI      []string
 	Warnings []string // limits that had to be lowered, features missing
 }
 
