@@ -137,8 +137,9 @@ func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
 			}
 		}
 		u.device.Problem, u.device.Healthy = problem, problem == ""
+		own := pci.WayTo(d.o.Sys, u.device.PCI)
 		for addr, way := range accelerators {
-			if class := pci.Class(pci.WayTo(d.o.Sys, u.device.PCI), way); class > 0 {
+			if class := pci.Class(own, way); class > 0 {
 				if u.device.Links == nil {
 					u.device.Links = map[string]int{}
 				}
