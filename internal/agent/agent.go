@@ -94,7 +94,8 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
 		return nil, fmt.Errorf("find the state directory: %w", err)
 	}
-	devices, err := inventory(c, d)
+	engine := &engineCDI{}
+	devices, err := inventory(c, d, engine)
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +136,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.runners = runners.New(dial)
 	groups := confine.New("/", d.Log)
 	a.facts = newFacts(d.Runtime, d.Clock, d.Log, devices)
+	a.facts.engineCDI = engine
 	var connector keeper.Network
 	if e, ok := d.Runtime.(network.Engine); ok {
 		if a.network, err = network.New(networkOptions(c, d, e, a.facts.look)); err != nil {
@@ -220,11 +222,11 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 }
 
 // inventory looks for this host's devices. An agent that does not know its host takes no kernels: it does not start.
-func inventory(c Config, d Deps) (*device.Inventory, error) {
+func inventory(c Config, d Deps, engine *engineCDI) (*device.Inventory, error) {
 	found := d.Drivers
 	if found == nil {
 		var err error
-		if found, err = drivers(c, d.Clock); err != nil {
+		if found, err = drivers(c, d.Clock, engine); err != nil {
 			return nil, err
 		}
 		if c.MockDevices != "" {

@@ -51,6 +51,10 @@ type Config struct {
 	CPUOvercommit int
 	// MockDevices is a TOML file that describes accelerators which do not exist, for tests and demonstrations; "" means none.
 	MockDevices string
+	// CDIDevices are TOML files, and directories of them, that describe devices with a specification of the Container Device Interface.
+	CDIDevices []string
+	// ROCm says whether AMD GPUs are offered: "auto" where the host has some, "on" or "off".
+	ROCm string `config:"rocm"`
 	// MinFree is how much of the scratch disk must be free for a kernel to be created.
 	MinFree Bytes
 	// Disk bounds what kernels may write on this host.
@@ -95,6 +99,13 @@ type DiskConfig struct {
 	// Interval is the time between two looks at the disks.
 	Interval time.Duration
 }
+
+// The values of Config.ROCm.
+const (
+	ROCmAuto = "auto"
+	ROCmOn   = "on"
+	ROCmOff  = "off"
+)
 
 // The values of DiskConfig.Method.
 const (
@@ -163,7 +174,7 @@ func DefaultConfig() Config {
 	host = strings.Trim(regexp.MustCompile(`[^A-Za-z0-9._-]+`).ReplaceAllString(host, "-"), "-.")
 	return Config{
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
-		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
+		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001, ROCm: ROCmAuto,
 		Users:          UsersConfig{First: 2_000_000, Count: 65_536},
 		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
 		DataListen: ":0", Network: network.DefaultConfig(),
@@ -211,6 +222,11 @@ func (c Config) Validate() error {
 	}
 	if c.CPUOvercommit < 1 || c.CPUOvercommit > 64 {
 		return fault.Invalidf("agent.cpu_overcommit is %d", c.CPUOvercommit).WithNext("choose between 1 and 64")
+	}
+	switch c.ROCm {
+	case ROCmAuto, ROCmOn, ROCmOff, "":
+	default:
+		return fault.Invalidf("agent.rocm is %q", c.ROCm).WithNext("use %q, %q or %q", ROCmAuto, ROCmOn, ROCmOff)
 	}
 	if c.SampleInterval < 100*time.Millisecond {
 		return fault.Invalidf("a sample every %s is too often", c.SampleInterval).WithNext("set agent.sample_interval to 1s or more")

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 
 	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/agent/device/mock"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/runtime/fake"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
@@ -151,4 +154,66 @@ func TestMockDevices(t *testing.T) {
 	m.until("this host's cores and the GPUs are reported", func() bool {
 		return m.facts.Capacity[slotGPU] == cluster.Whole(2) && m.facts.Capacity[cluster.SlotCPU] > 0 && m.facts.Capacity[cluster.SlotMem] > 0
 	})
+}
+
+// hostWithNPU describes a device by a specification: /dev/null under another name.
+const hostWithNPU = "slot = \"npu.device\"\nkind = \"vendor.com/npu\"\nmodel = \"NPU-1\"\nspec_dirs = [\"%s\"]\n"
+
+// TestCDIDevices is the way from the configuration: files describe devices, the engine is asked whether it injects them, and a bad file
+// keeps the agent from starting.
+func TestCDIDevices(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	specs, file := t.TempDir(), filepath.Join(t.TempDir(), "npu.toml")
+	h.cfg.CDIDevices, h.cfg.DeviceInterval = []string{file}, 10*time.Millisecond
+	deps := agent.Deps{Runtime: h.engine.Runtime(h.cfg.Scope(), "i-test"), RunnerPath: "/nonexistent/runner",
+		Log: slog.New(slog.DiscardHandler)}
+	_, err := agent.New(h.cfg, deps)
+	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+	text := fmt.Sprintf(hostWithNPU, specs)
+	require.NoError(t, os.WriteFile(file, []byte(text+"colour = 1\n"), 0o600))
+	_, err = agent.New(h.cfg, deps)
+	require.ErrorContains(t, err, `there is no key "colour"`)
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	spec := "cdiVersion: 0.6.0\nkind: vendor.com/npu\ndevices:\n- name: npu0\n" +
+		"  containerEdits: {deviceNodes: [{path: /dev/npu0, hostPath: /dev/null}]}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(specs, "npu.yaml"), []byte(spec), 0o600))
+	h.agent, err = agent.New(h.cfg, deps)
+	require.NoError(t, err)
+	h.group, err = chassis.NewGroup(h.log, h.agent.Services()...)
+	require.NoError(t, err)
+	require.NoError(t, h.group.Start(t.Context()))
+	const slot = cluster.SlotName("npu.device")
+	m.until("the device is reported", func() bool { return m.facts.Capacity[slot] == cluster.Whole(1) })
+	require.Equal(t, alloc.Device{Slot: slot, ID: "npu0", NUMA: -1, Model: "NPU-1", Capacity: cluster.Whole(1), Healthy: true},
+		devicesOf(t, m.told())["npu0"])
+	broken := []byte(spec + "    hooks: [{hookName: prestart, path: /bin/x}]\n")
+	require.NoError(t, os.WriteFile(filepath.Join(specs, "npu.yaml"), broken, 0o600))
+	m.until("a specification that is broken gives nothing out", func() bool { return m.facts.Capacity[slot] == 0 })
+	require.NoError(t, os.WriteFile(filepath.Join(specs, "npu.yaml"), []byte(spec), 0o600))
+	m.until("it is well again", func() bool { return m.facts.Capacity[slot] == cluster.Whole(1) })
+}
+
+// TestAnEngineThatInjectsDevices: a device whose specification wants a hook is given out as soon as the engine says that it reads it.
+func TestAnEngineThatInjectsDevices(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	specs, file := t.TempDir(), filepath.Join(t.TempDir(), "npu.toml")
+	h := newHost(t, m)
+	h.engine = fake.NewEngine(fake.Options{Info: runtime.Info{Name: "fake", Version: "28.2", CgroupVersion: 2, CDI: []string{specs}}})
+	t.Cleanup(h.engine.Close)
+	h.cfg.CDIDevices = []string{file}
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, hostWithNPU, specs), 0o600))
+	spec := "cdiVersion: 0.6.0\nkind: vendor.com/npu\ndevices:\n- name: npu0\n" +
+		"  containerEdits: {hooks: [{hookName: prestart, path: /bin/x}]}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(specs, "npu.yaml"), []byte(spec), 0o600))
+	var err error
+	h.agent, err = agent.New(h.cfg, agent.Deps{Runtime: h.engine.Runtime(h.cfg.Scope(), "i-test"), RunnerPath: "/nonexistent/runner",
+		Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	h.group, err = chassis.NewGroup(h.log, h.agent.Services()...)
+	require.NoError(t, err)
+	require.NoError(t, h.group.Start(t.Context()))
+	m.until("the engine told", func() bool { return m.facts.Capacity["npu.device"] == cluster.Whole(1) })
 }

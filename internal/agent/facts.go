@@ -10,14 +10,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/cdi"
 	"berth.dev/berth/internal/agent/device/cpu"
 	"berth.dev/berth/internal/agent/device/mem"
 	"berth.dev/berth/internal/agent/device/mock"
+	"berth.dev/berth/internal/agent/device/rocm"
 	"berth.dev/berth/internal/agent/kernellog"
 	"berth.dev/berth/internal/agent/link"
 	"berth.dev/berth/internal/agent/mount"
@@ -34,9 +37,11 @@ type facts struct {
 	devices *device.Inventory
 	// interval is the time between two looks for devices.
 	interval time.Duration
-	log      *slog.Logger
-	fenced   func() []cluster.KernelID
-	seen     func([]runtime.Image)
+	// again asks for a look before its time.
+	again  chan struct{}
+	log    *slog.Logger
+	fenced func() []cluster.KernelID
+	seen   func([]runtime.Image)
 	// imports is told of the images before the manager is; nil on agents whose engine is not the manager's own.
 	imports func(context.Context, []cluster.NodeImage) error
 	mounts  *mount.Mounts
@@ -51,6 +56,9 @@ type facts struct {
 
 	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
 
+	// engineCDI is told where the engine reads specifications of devices.
+	engineCDI *engineCDI
+
 	mu      sync.Mutex
 	now     link.Facts
 	engine  []string // warnings of the engine, when it last answered
@@ -58,8 +66,26 @@ type facts struct {
 	rescan  chan struct{}
 }
 
+// engineCDI is where the engine reads specifications of the Container Device Interface, as it last said. It keeps what it knows while the
+// engine does not answer.
+type engineCDI struct{ dirs atomic.Pointer[[]string] }
+
+func (e *engineCDI) get() []string {
+	if dirs := e.dirs.Load(); dirs != nil {
+		return *dirs
+	}
+	return nil
+}
+
+// set reports whether it is something new.
+func (e *engineCDI) set(dirs []string) bool {
+	old := e.get()
+	e.dirs.Store(&dirs)
+	return !slices.Equal(old, dirs)
+}
+
 // drivers are the device drivers of this host.
-func drivers(c Config, clock chassis.Clock) ([]device.Driver, error) {
+func drivers(c Config, clock chassis.Clock, engine *engineCDI) ([]device.Driver, error) {
 	sys, proc := os.DirFS("/sys"), os.DirFS("/proc")
 	out := []device.Driver{
 		cpu.New(cpu.Options{Sys: sys, Proc: proc, Reserved: c.ReservedCPU, Overcommit: c.CPUOvercommit}),
@@ -76,11 +102,26 @@ func drivers(c Config, clock chassis.Clock) ([]device.Driver, error) {
 		}
 		out = append(out, d)
 	}
+	if c.ROCm == ROCmOn || c.ROCm == ROCmAuto && rocm.Present(sys) {
+		out = append(out, rocm.New(rocm.Options{Sys: sys}))
+	}
+	classes, err := cdi.Read(c.CDIDevices)
+	if err != nil {
+		return nil, err
+	}
+	for _, class := range classes {
+		d, err := cdi.New(class, cdi.Options{Sys: sys, EngineDirs: engine.get, Now: clock.Now})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, d)
+	}
 	return out, nil
 }
 
 func newFacts(rt runtime.Runtime, clock chassis.Clock, log *slog.Logger, devices *device.Inventory) *facts {
-	f := &facts{rt: rt, clock: clock, log: log, devices: devices, changed: make(chan struct{}, 1), rescan: make(chan struct{}, 1)}
+	f := &facts{rt: rt, clock: clock, log: log, devices: devices, changed: make(chan struct{}, 1), rescan: make(chan struct{}, 1),
+		again: make(chan struct{}, 1), engineCDI: &engineCDI{}}
 	host, _ := os.Hostname() // only shown
 	f.now = link.Facts{NodeFacts: cluster.NodeFacts{
 		Architecture: architecture(goruntime.GOARCH), Hostname: host, SlotKinds: devices.Kinds(),
@@ -129,6 +170,14 @@ func (f *facts) look() {
 	}
 }
 
+// lookAgain starts the next look for devices at once.
+func (f *facts) lookAgain() {
+	select {
+	case f.again <- struct{}{}:
+	default:
+	}
+}
+
 const (
 	lookWell = time.Minute
 	lookSick = 2 * time.Second
@@ -145,6 +194,7 @@ func (f *facts) watchDevices(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C():
+		case <-f.again:
 		}
 		changed, err := f.devices.Refresh(ctx)
 		if ctx.Err() != nil {
@@ -204,6 +254,9 @@ func (f *facts) scan(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	info, err := f.rt.Info(ctx)
+	if err == nil && f.engineCDI.set(info.CDI) {
+		f.lookAgain()
+	}
 	var images []runtime.Image
 	brought := true
 	if err == nil {

@@ -23,7 +23,8 @@ type Device struct {
 	Healthy  bool
 	// Isolation is how well those who share the device are kept apart; see Device.isolation for what is not told.
 	Isolation cluster.Isolation `json:",omitempty"`
-	// Links gives the distance class to other devices by id; smaller is nearer, absent is unknown.
+	// Links gives the distance class to other devices by id; smaller is nearer, absent is unknown. A network adapter names accelerators by
+	// their PCI addresses.
 	Links map[string]int
 }
 

@@ -15,6 +15,7 @@ type Chooser struct {
 	node  []part // the parts of one NUMA node
 	out   []Take
 	near  []int // NUMA nodes chosen so far
+	begun int   // where the takes of this choice begin
 	nodes []numa
 	cards []card
 	set   []int
@@ -51,7 +52,7 @@ type card struct {
 // Choose finds devices for wants, which must be sorted by slot, among those that are free. It
 // appends to takes; false means that nothing was chosen. The same arguments give the same choice.
 func (c *Chooser) Choose(t *Topology, free []cluster.Amount, wants []Want, p *Policy, takes []Take) ([]Take, bool) {
-	c.t, c.near, c.out = t, c.near[:0], takes
+	c.t, c.near, c.out, c.begun = t, c.near[:0], takes, len(takes)
 	exclusive := t.faces != nil && len(wants) > 1
 	if exclusive {
 		c.left = append(c.left[:0], free...)
@@ -104,10 +105,51 @@ func (c *Chooser) choose(free []cluster.Amount, w Want, p *Policy) bool {
 		c.pickBulk(w.Amount, p.Placement)
 	case s.rule == Fraction:
 		c.pickFraction(s, w.Amount, p)
+	case adapter(s.slot) && len(c.out) > c.begun:
+		c.pickBeside(w.Amount)
 	default:
 		c.pickWhole(s, w.Amount, p.Placement)
 	}
 	return true
+}
+
+// pickBeside takes whole units, one after the other, each from the adapter that is nearest to an accelerator of this choice. The accelerators
+// are served evenly, and adapters that serve none yet come before others.
+func (c *Chooser) pickBeside(want cluster.Amount) {
+	from := len(c.out)
+	served := c.out[c.begun:from]
+	units := int(want / cluster.Milli)
+	for i := range c.parts {
+		c.take(c.parts[i].device, 0)
+	}
+	taken := c.out[from:]
+	for n := range units {
+		beside := &c.t.devices[served[n*len(served)/units].Device]
+		at := -1
+		for i := range c.parts {
+			switch {
+			case c.parts[i].free-taken[i].Amount < cluster.Milli:
+			case at < 0 || taken[i].Amount < taken[at].Amount:
+				at = i
+			case taken[i].Amount == taken[at].Amount && c.apart(i, beside) < c.apart(at, beside):
+				at = i
+			}
+		}
+		taken[at].Amount += cluster.Milli
+	}
+	c.out = slices.DeleteFunc(c.out, func(x Take) bool { return x.Amount == 0 })
+}
+
+// apart is the distance class between an adapter and an accelerator.
+func (c *Chooser) apart(part int, accelerator *Device) int {
+	d := &c.t.devices[c.parts[part].device]
+	if class, ok := d.Links[accelerator.PCI]; ok && accelerator.PCI != "" {
+		return class
+	}
+	if d.NUMA >= 0 && d.NUMA == accelerator.NUMA {
+		return DistanceNode
+	}
+	return DistanceFar
 }
 
 func (c *Chooser) take(device int32, amount cluster.Amount) {

@@ -75,6 +75,9 @@ func DefaultRule(slot cluster.SlotName) Rule {
 	return Whole
 }
 
+// adapter reports whether the devices of a slot are network adapters, which are chosen beside accelerators: its name ends in ".hca".
+func adapter(slot cluster.SlotName) bool { return strings.HasSuffix(string(slot), ".hca") }
+
 func (p Policy) rule(slot cluster.SlotName) Rule {
 	if r, ok := p.Rules[slot]; ok {
 		return r

@@ -9,7 +9,7 @@ import (
 )
 
 // Topology is the devices of one agent, prepared for many choices: devices are numbered, slot
-// by slot in the order in which slots choose (accelerators, cores, memory). It does not change.
+// by slot in the order in which slots choose (accelerators, their network adapters, cores, memory). It does not change.
 type Topology struct {
 	devices  []Device
 	sections []section
@@ -137,14 +137,16 @@ func (t *Topology) Left(free []cluster.Amount, device int) cluster.Amount {
 // Whole is what each device has when nothing is taken: nothing where it is not healthy. The list must not be changed.
 func (t *Topology) Whole() []cluster.Amount { return t.whole }
 
-// rank puts accelerators first, then cores, then memory: each follows the NUMA nodes of the
+// rank puts accelerators first, then network adapters, cores and memory: each follows the NUMA nodes of the
 // ones before, and the scarcest chooses first.
 func rank(s cluster.SlotName) int {
-	switch s {
-	case cluster.SlotCPU:
-		return 1
-	case cluster.SlotMem:
+	switch {
+	case s == cluster.SlotCPU:
 		return 2
+	case s == cluster.SlotMem:
+		return 3
+	case adapter(s):
+		return 1
 	}
 	return 0
 }

@@ -36,12 +36,13 @@ func TestMergeRefusesContradictions(t *testing.T) {
 		require.Contains(t, err.Error(), "drivers one and two both give "+want)
 	}
 	got, err := device.Merge(
-		device.Part{Driver: "one", Grant: device.Grant{CPUSet: []int{1}, Env: map[string]string{"A": "1"}}},
-		device.Part{Driver: "two", Grant: device.Grant{Memory: 5, Env: map[string]string{"B": "2"}, CDI: []string{"v.com/c=0"}}},
+		device.Part{Driver: "one", Grant: device.Grant{CPUSet: []int{1}, Env: map[string]string{"A": "1"}, Groups: []int{44, 110}}},
+		device.Part{Driver: "two", Grant: device.Grant{Memory: 5, Env: map[string]string{"B": "2"}, CDI: []string{"v.com/c=0"},
+			Groups: []int{39, 44}}},
 		device.Part{Driver: "three", Grant: mount}, device.Part{Driver: "four", Grant: node("/dev/y")})
 	require.NoError(t, err)
 	require.Equal(t, device.Grant{Env: map[string]string{"A": "1", "B": "2"}, Nodes: node("/dev/y").Nodes, CDI: []string{"v.com/c=0"},
-		Mounts: mount.Mounts, CPUSet: []int{1}, Memory: 5}, got)
+		Mounts: mount.Mounts, Groups: []int{39, 44, 110}, CPUSet: []int{1}, Memory: 5}, got, "one group may own devices of two drivers")
 }
 
 func TestGrantsThatNoContainerCanHave(t *testing.T) {
@@ -59,6 +60,9 @@ func TestGrantsThatNoContainerCanHave(t *testing.T) {
 		"order":       {CPUSet: []int{2, 1}},
 		"twice":       {CPUSet: []int{1, 1}},
 		"memory":      {Memory: -1},
+		"root group":  {Groups: []int{0, 44}},
+		"group order": {Groups: []int{110, 44}},
+		"group twice": {Groups: []int{44, 44}},
 	} {
 		require.True(t, fault.Is(g.Validate(), fault.Invalid), name)
 		_, err := device.Merge(device.Part{Driver: "one", Grant: g})

@@ -19,6 +19,8 @@ type Grant struct {
 	Nodes  []runtime.DeviceNode
 	CDI    []string
 	Mounts []runtime.Mount
+	// Groups are additional groups of the session's user, in order: those that own the device files.
+	Groups []int
 	// CPUSet are the host's cores that it may run on, in order; none means all.
 	CPUSet []int
 	// Memory is the limit in bytes; 0 means none.
@@ -62,8 +64,11 @@ func (g Grant) Validate() error {
 			return bad("%q cannot be mounted at %q", m.Source, m.Target)
 		}
 	}
-	if len(g.CPUSet) > 0 && g.CPUSet[0] < 0 || !slices.IsSorted(g.CPUSet) || len(slices.Compact(slices.Clone(g.CPUSet))) != len(g.CPUSet) {
+	if len(g.CPUSet) > 0 && g.CPUSet[0] < 0 || !slices.IsSorted(g.CPUSet) || twice(g.CPUSet) {
 		return bad("cores %v are not a set in order", g.CPUSet)
+	}
+	if err := runtime.CheckGroups("", g.Groups); err != nil || !slices.IsSorted(g.Groups) || twice(g.Groups) {
+		return bad("groups %v are not a set of groups in order, without that of root", g.Groups)
 	}
 	if g.Memory < 0 {
 		return bad("a memory limit of %d bytes is below zero", g.Memory)
@@ -71,12 +76,16 @@ func (g Grant) Validate() error {
 	return nil
 }
 
+// twice reports whether a number stands twice in a sorted list.
+func twice(list []int) bool { return len(slices.Compact(slices.Clone(list))) != len(list) }
+
 func absolute(p string) bool {
 	return path.IsAbs(p) && path.Clean(p) == p && !strings.ContainsRune(p, 0)
 }
 
 // Merge joins the grants of several drivers. Drivers know nothing of each other, so two that give the same thing (a
 // variable, a place in the container, a CDI device, cores or a memory limit) contradict each other, even with the same value.
+// Groups are joined: one group may own the devices of several drivers.
 func Merge(parts ...Part) (Grant, error) {
 	out := Grant{Env: map[string]string{}}
 	from := map[string]string{} // what was given -> the driver that gave it
@@ -95,9 +104,12 @@ func Merge(parts ...Part) (Grant, error) {
 		out.Nodes = append(out.Nodes, p.Grant.Nodes...)
 		out.CDI = append(out.CDI, p.Grant.CDI...)
 		out.Mounts = append(out.Mounts, p.Grant.Mounts...)
+		out.Groups = append(out.Groups, p.Grant.Groups...)
 		out.CPUSet = append(out.CPUSet, p.Grant.CPUSet...)
 		out.Memory += p.Grant.Memory
 	}
+	slices.Sort(out.Groups)
+	out.Groups = slices.Compact(out.Groups)
 	return out, nil
 }
 

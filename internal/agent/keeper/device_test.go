@@ -162,6 +162,40 @@ func TestDriversThatContradictEachOther(t *testing.T) {
 	require.Zero(t, r.engine.Starts(scope, agent, kernelID(1)))
 }
 
+// owned is a driver whose device files belong to groups.
+type owned struct{ device.Driver }
+
+func (o owned) Grant(a alloc.Allocation) (device.Grant, error) {
+	out, err := o.Driver.Grant(a)
+	if len(a[slotGPU]) > 0 {
+		out.Groups = []int{44, 110}
+	}
+	return out, err
+}
+
+// TestGroupsOfDevicesReachTheUser: the session's user is in them, beside those that the manager names.
+func TestGroupsOfDevicesReachTheUser(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gpus(t, r)
+	r.drivers[len(r.drivers)-1] = owned{r.drivers[len(r.drivers)-1]}
+	r.start()
+	r.want(true, desired(1, onGPU("GPU-0"), func(d *cluster.DesiredKernel) { d.Spec.ExtraGIDs = []int{7, 110} }), desired(2))
+	for i := range 2 {
+		r.awaitPhase(kernelID(i+1), 1, cluster.PhaseRunning)
+	}
+	conf, err := run.LoadConfig(r.host.Path(kernelID(1), "private", "config.json"))
+	require.NoError(t, err)
+	require.Equal(t, []int{7, 110, 44}, conf.User.Groups)
+	require.Equal(t, "7,110,44", conf.Env["ADDITIONAL_GIDS"])
+	spec, ok := r.engine.Spec(scope, agent, kernelID(1))
+	require.True(t, ok)
+	require.Equal(t, []int{44, 110}, spec.Groups)
+	conf, err = run.LoadConfig(r.host.Path(kernelID(2), "private", "config.json"))
+	require.NoError(t, err)
+	require.Empty(t, conf.User.Groups, "who has no device is in no group")
+}
+
 // blind is a driver that sometimes cannot look at the host.
 type blind struct {
 	device.Driver

@@ -55,7 +55,8 @@ func newBuild(in buildInput) (build, error) {
 	if err != nil {
 		return build{}, err
 	}
-	env := environ(in, s, uid, gid, cores)
+	groups := groupsOf(s, in.grant.Groups)
+	env := environ(in, s, uid, gid, cores, groups)
 	shell := "/bin/sh"
 	for _, line := range strings.Split(string(in.passwd), "\n") {
 		// The shell of root in the image is one that the image has.
@@ -67,7 +68,7 @@ func newBuild(in buildInput) (build, error) {
 		Version: run.Version, Token: in.record.Token, KernelID: string(in.identity.Kernel), Dir: host.PrivateDir,
 		SessionType: string(s.SessionType),
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
-		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: host.UserName, Home: host.Home, Shell: shell},
+		User:        run.User{UID: uid, GID: gid, Groups: groups, Name: host.UserName, Home: host.Home, Shell: shell},
 		WorkDir:     host.Home, Env: env, Cores: cores, Memory: in.grant.Memory, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
 		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
 	}
@@ -93,7 +94,7 @@ func newBuild(in buildInput) (build, error) {
 				{Path: "dotfiles.json", Mode: 0o644, Data: dotfilesJSON(s.Dotfiles)},
 			},
 			Passwd: host.Passwd(in.passwd, uid, gid, shell),
-			Group:  host.Group(in.group, gid, s.ExtraGIDs),
+			Group:  host.Group(in.group, gid, groups),
 			Runner: conf,
 		},
 		spec: runtime.Spec{
@@ -101,7 +102,7 @@ func newBuild(in buildInput) (build, error) {
 			ExtraHosts: hostsOf(s, cmp.Or(in.place.Session, in.place.Address), in.place.Peers),
 			Entry:      host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
 			Mounts:  slices.Clone(in.grant.Mounts),
-			Devices: in.grant.Nodes, CDI: in.grant.CDI,
+			Devices: in.grant.Nodes, CDI: in.grant.CDI, Groups: in.grant.Groups,
 			CPUSet: in.grant.CPUSet, MemoryMax: in.grant.Memory, ShmSize: s.ShmBytes,
 			Ulimits: []runtime.Ulimit{
 				{Name: "nofile", Soft: 1048576, Hard: 1048576},
@@ -193,6 +194,17 @@ func userOf(s *cluster.KernelSpec, uid, gid int) (int, int) {
 	return uid, gid
 }
 
+// groupsOf are the additional groups of the session's user: what the manager gives, and those that own its devices.
+func groupsOf(s *cluster.KernelSpec, devices []int) []int {
+	out := slices.Clone(s.ExtraGIDs)
+	for _, g := range devices {
+		if !slices.Contains(out, g) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
 // placesOf puts the mounts of folders in the order of their targets.
 func placesOf(folders []runtime.Mount) []runtime.Mount {
 	mounts := slices.Clone(folders)
@@ -202,7 +214,7 @@ func placesOf(folders []runtime.Mount) []runtime.Mount {
 
 // environ is the environment of the session's commands: what the manager gives, and what only the agent knows. Variables of
 // devices replace whatever anybody else set, because they are the limit of what the session got.
-func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[string]string {
+func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int, groups []int) map[string]string {
 	env := map[string]string{}
 	set := func(k, v string) {
 		if _, ok := env[k]; !ok {
@@ -257,7 +269,7 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 	env["LOCAL_USER_ID"] = strconv.Itoa(uid)
 	env["LOCAL_GROUP_ID"] = strconv.Itoa(gid)
 	var gids []string
-	for _, g := range s.ExtraGIDs {
+	for _, g := range groups {
 		gids = append(gids, strconv.Itoa(g))
 	}
 	env["ADDITIONAL_GIDS"] = strings.Join(gids, ",")

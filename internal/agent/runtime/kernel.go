@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"math"
 	"path"
 	"strings"
 
@@ -26,6 +27,22 @@ func CheckDevice(kernel cluster.KernelID, d DeviceNode) error {
 	clean := func(p string) bool { return path.IsAbs(p) && path.Clean(p) == p }
 	if !clean(d.Source) || !clean(d.Target) || d.Permissions == "" || strings.Trim(d.Permissions, "rwm") != "" {
 		return fault.Invalidf("kernel %s asks for device %q as %q with permissions %q", kernel, d.Source, d.Target, d.Permissions)
+	}
+	return nil
+}
+
+// maxGroups bounds the additional groups of one container.
+const maxGroups = 64
+
+// CheckGroups refuses groups that no session may have: that of root above all.
+func CheckGroups(kernel cluster.KernelID, groups []int) error {
+	if len(groups) > maxGroups {
+		return fault.Invalidf("kernel %s asks for %d groups, at most %d can be given", kernel, len(groups), maxGroups)
+	}
+	for _, g := range groups {
+		if g <= 0 || g > math.MaxInt32 {
+			return fault.Invalidf("kernel %s asks for group %d, which is not between 1 and %d", kernel, g, math.MaxInt32)
+		}
 	}
 	return nil
 }

@@ -93,6 +93,8 @@ type Spec struct {
 	// Interface, by names such as "nvidia.com/gpu=0". The host must have all of them.
 	Devices []DeviceNode
 	CDI     []string
+	// Groups are additional groups of PID 1, by number: those that own device files. Never 0.
+	Groups []int
 	// Networks are joined before PID 1 starts, in this order; none means NetworkDefault.
 	Networks []Network
 	// Resolvers answer names; none means those that the engine chooses.
@@ -172,7 +174,9 @@ type Info struct {
 	CgroupVersion             int
 	Architecture              string
 	StorageDriver             string
-	Warnings                  []string // limits that had to be lowered, features missing
+	// CDI are the directories of specifications of the Container Device Interface that it reads; none means that it knows none.
+	CDI      []string
+	Warnings []string // limits that had to be lowered, features missing
 }
 
 // LogOptions selects container log output.

@@ -89,6 +89,7 @@ var cases = []struct {
 	{"device files are inside with their permissions, and no others", devicesAreInside},
 	{"a device that the host lacks is named", devicesMissing},
 	{"CDI devices are injected", devicesByCDI},
+	{"additional groups are those of its processes", groupsAreGiven},
 	{"networks are joined", networksAreJoined},
 	{"a network that the host lacks is named", networksMissing},
 	{"mounts are written through, and only where they may be", mountsHold},

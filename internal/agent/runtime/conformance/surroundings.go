@@ -64,6 +64,33 @@ func devicesByCDI(w *world) {
 	require.Equal(w, runtime.PhaseRunning, o.Phase)
 }
 
+// groupsAreGiven gives a container two groups; that of root and numbers that are none are refused.
+func groupsAreGiven(w *world) {
+	for _, bad := range [][]int{{0}, {44, -1}, {1 << 31}, make([]int, 65)} {
+		spec := w.spec(w.kernel(), "wait")
+		spec.Groups = bad
+		_, err := w.rt.Ensure(w.ctx, spec)
+		require.Equal(w, fault.Invalid, fault.KindOf(err), "%v: %v", bad, err)
+	}
+	spec := w.spec(w.kernel(), "facts")
+	spec.Groups = []int{44, 4711}
+	_, err := w.rt.Ensure(w.ctx, spec)
+	require.NoError(w, err)
+	if !w.fix.Real {
+		return // a fake container has no processes
+	}
+	o := w.untilExited(spec.Identity.Kernel)
+	text := w.wholeLog(spec.Identity.Kernel, runtime.LogOptions{})
+	require.Zero(w, o.ExitCode, text)
+	for line := range strings.Lines(text) {
+		if list, ok := strings.CutPrefix(line, "status Groups:"); ok {
+			require.Subset(w, strings.Fields(list), []string{"44", "4711"})
+			return
+		}
+	}
+	require.Fail(w, "the container does not tell its groups", text)
+}
+
 func networksAreJoined(w *world) {
 	cases := [][]runtime.Network{{{Name: runtime.NetworkDefault}}}
 	if w.fix.Network != "" {

@@ -87,6 +87,9 @@ func (r *Runtime) check(spec runtime.Spec) error {
 			return err
 		}
 	}
+	if err := runtime.CheckGroups(id.Kernel, spec.Groups); err != nil {
+		return err
+	}
 	for _, m := range spec.Mounts {
 		if !strings.HasPrefix(m.Source, "/") || !strings.HasPrefix(m.Target, "/") {
 			return fault.Invalidf("kernel %s mounts %q at %q: both must be absolute", id.Kernel, m.Source, m.Target)
@@ -133,6 +136,10 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 	for i, d := range spec.Devices {
 		devices[i] = container.DeviceMapping{PathOnHost: d.Source, PathInContainer: d.Target, CgroupPermissions: d.Permissions}
 	}
+	groups := make([]string, len(spec.Groups))
+	for i, g := range spec.Groups {
+		groups[i] = strconv.Itoa(g)
+	}
 	var requests []container.DeviceRequest
 	if len(spec.CDI) > 0 {
 		requests = []container.DeviceRequest{{Driver: "cdi", DeviceIDs: spec.CDI}}
@@ -168,6 +175,7 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 			ShmSize:     shm,
 			CapDrop:     []string{"ALL"},
 			CapAdd:      slices.Concat(capabilities, spec.CapAdd),
+			GroupAdd:    groups,
 			SecurityOpt: r.securityOptions(),
 			MaskedPaths: hidden(),
 			ExtraHosts:  spec.ExtraHosts,

@@ -99,6 +99,7 @@ func cloneSpec(s runtime.Spec) runtime.Spec {
 	s.Entry, s.Env, s.Mounts = slices.Clone(s.Entry), slices.Clone(s.Env), slices.Clone(s.Mounts)
 	s.Tmpfs = maps.Clone(s.Tmpfs)
 	s.Devices, s.CDI, s.Networks = slices.Clone(s.Devices), slices.Clone(s.CDI), slices.Clone(s.Networks)
+	s.Groups = slices.Clone(s.Groups)
 	return s
 }
 

@@ -106,6 +106,9 @@ func (e *Engine) checkSurroundings(spec runtime.Spec) error {
 			return fault.NotFoundf("device %s is not on this host", d.Source).WithReason(runtime.ReasonDevice)
 		}
 	}
+	if err := runtime.CheckGroups(spec.Identity.Kernel, spec.Groups); err != nil {
+		return err
+	}
 	for _, name := range spec.CDI {
 		if !e.opt.HasDevice(name) {
 			return fault.NotFoundf("the engine cannot inject the device %s", name).WithReason(runtime.ReasonDevice)

@@ -121,7 +121,7 @@ func facts() {
 	for _, kv := range os.Environ() {
 		fmt.Println("env", kv)
 	}
-	show("status", "/proc/self/status", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Cpus_allowed_list", "Mems_allowed_list")
+	show("status", "/proc/self/status", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Groups", "Cpus_allowed_list", "Mems_allowed_list")
 	show("limits", "/proc/self/limits", "Max open files")
 	show("mounts", "/proc/self/mounts", "")
 }
