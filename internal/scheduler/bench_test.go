@@ -23,7 +23,7 @@ func processor() float64 {
 }
 
 // farm is a group of n agents with 64 cores, 512 GiB and 8 accelerators each.
-func farm(b *testing.B, n int, placement string) *scheduler.Cluster {
+func farm(b *testing.B, n int, placement string, more ...func(*scheduler.Agent)) *scheduler.Cluster {
 	b.Helper()
 	c := scheduler.NewCluster()
 	if err := c.SetGroup(scheduler.Group{Name: "g", Placement: placement, WholeDevices: true}); err != nil {
@@ -46,9 +46,40 @@ func farm(b *testing.B, n int, placement string) *scheduler.Cluster {
 				alloc.Device{Slot: "cuda.shares", ID: fmt.Sprint(gpu), NUMA: gpu / 4, Model: "H100", Capacity: 1000, Healthy: true},
 			)
 		}
+		for _, add := range more {
+			add(&a)
+		}
 		c.SetAgent("g", a)
 	}
 	return c
+}
+
+// linked gives the accelerators of an agent links, NVLink in pairs and PCIe switches for four, and a second slot for whole cards.
+func linked(a *scheduler.Agent) {
+	var whole []alloc.Device
+	for i := range a.Devices {
+		d := &a.Devices[i]
+		if d.Slot != "cuda.shares" {
+			continue
+		}
+		d.Links = map[string]int{}
+		for other := range 8 {
+			own := d.NUMA*4 + i%4
+			switch {
+			case fmt.Sprint(other) == d.ID:
+			case other/4 != d.NUMA:
+				d.Links[fmt.Sprint(other)] = alloc.DistanceFar
+			case other/2 == own/2:
+				d.Links[fmt.Sprint(other)] = alloc.DistanceFast
+			default:
+				d.Links[fmt.Sprint(other)] = alloc.DistanceSwitch
+			}
+		}
+		card := *d
+		card.Slot = "cuda.device"
+		whole = append(whole, card)
+	}
+	a.Devices = append(a.Devices, whole...)
 }
 
 // plain asks for cores and memory alone.
@@ -58,6 +89,23 @@ func plain(i int) cluster.Slots { return ask(int64(1+i%7), int64(1+i%13)) }
 func shared(i int) cluster.Slots {
 	s := ask(int64(2+i%5), int64(4+i%9))
 	s["cuda.shares"] = []cluster.Amount{200, 300, 500, 500, 750, 1000, 1000, 2000}[i*7%8]
+	return s
+}
+
+// several asks for shares, or for whole cards in ones to eights.
+func several(i int) cluster.Slots {
+	s := ask(int64(2+i%5), int64(4+i%9))
+	s["cuda.shares"] = []cluster.Amount{500, 1000, 1000, 2000, 2000, 4000, 300, 8000}[i*7%8]
+	return s
+}
+
+// inTwoSlots is several with whole cards in their own slot.
+func inTwoSlots(i int) cluster.Slots {
+	s := several(i)
+	if v := s["cuda.shares"]; v >= cluster.Milli {
+		delete(s, "cuda.shares")
+		s["cuda.device"] = v
+	}
 	return s
 }
 
@@ -82,14 +130,18 @@ func BenchmarkPlacements(b *testing.B) {
 	for _, c := range []struct {
 		name, placement string
 		slots           func(int) cluster.Slots
+		more            []func(*scheduler.Agent)
 	}{
-		{"plain/pack", "pack", plain}, {"plain/spread", "spread", plain}, {"shared/pack", "pack", shared},
-		{"shared/least-fragmentation", "least-fragmentation", shared},
+		{"plain/pack", "pack", plain, nil}, {"plain/spread", "spread", plain, nil}, {"shared/pack", "pack", shared, nil},
+		{"shared/least-fragmentation", "least-fragmentation", shared, nil},
+		// The last is to take at most 1.5 times of the one before it.
+		{"several/pack", "pack", several, nil},
+		{"linked/pack", "pack", inTwoSlots, []func(*scheduler.Agent){linked}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
-				farm := farm(b, 5000, c.placement)
+				farm := farm(b, 5000, c.placement, c.more...)
 				for i := range 100_000 {
 					farm.Enqueue("g", arrival(i, c.slots(i)))
 				}
