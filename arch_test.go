@@ -291,6 +291,8 @@ var rules = []rule{
 		allow: []string{"internal/agent/runtime", "internal/alloc", "internal/cluster", "internal/fault"}},
 	{dir: "internal/agent/device/conformance", duty: "tests that every device driver passes", testOnly: true,
 		allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster"}},
+	{dir: "internal/agent/device/cuda/nvmlclient", duty: "starts and asks the helper process for NVIDIA GPUs",
+		allow: []string{"internal/agent/device/cuda/nvmlwire", "internal/chassis", "internal/fault"}},
 	{dir: "internal/agent/device/cuda/nvmlwire", duty: "what the agent and its helper for NVIDIA GPUs say to each other", stdOnly: true},
 	{dir: "internal/agent/device/cpu", duty: "cores of the host and how busy it is",
 		allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster", "internal/fault", "internal/wire/node"}},
