@@ -28,6 +28,10 @@ docker version >/dev/null 2>&1 || { scripts/engine.sh ensure; started=1; }
 say "build"
 make --no-print-directory build
 go build -o "$dir/leftout" ./scripts/leftout
+if command -v "${CC:-gcc}" >/dev/null; then
+  make --no-print-directory nvml
+  export BERTH_NVML=$PWD/bin/berth-nvml
+fi
 say "images"
 images/build.sh
 say "tests"

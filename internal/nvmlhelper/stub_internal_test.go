@@ -24,14 +24,15 @@ func TestARealLibraryOfAnOldDriver(t *testing.T) {
 		compiler = "gcc"
 	}
 	file := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	out, err := exec.Command(compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", file, filepath.Join("testdata", "nvml.c")).CombinedOutput()
+	source := filepath.Join("testdata", "nvml.c")
+	out, err := exec.Command(compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", file, source).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	l := newLibrary(nvml.New(nvml.WithLibraryPath(file)), sysOf(), os.Stderr)
 	facts, err := l.Look()
 	require.NoError(t, err)
 	card := func(n int, other, pci string) nvmlwire.GPU {
-		return nvmlwire.GPU{UUID: []string{"GPU-stub-0", "GPU-stub-1"}[n], Model: "Tesla V100", PCI: pci, NUMA: -1, Minor: 1 - n, Memory: 16 * gib,
-			Capability: "7.0", Links: map[string]int{other: 2}}
+		return nvmlwire.GPU{UUID: []string{"GPU-stub-0", "GPU-stub-1"}[n], Model: "Tesla V100", PCI: pci, NUMA: -1, Minor: 1 - n,
+			Memory: 16 * gib, Capability: "7.0", Links: map[string]int{other: 2}}
 	}
 	require.Equal(t, nvmlwire.Facts{Driver: "390.157", CUDA: "9.1", GPUs: []nvmlwire.GPU{
 		card(0, "GPU-stub-1", "0001:1a:00.0"), card(1, "GPU-stub-0", "0001:1b:00.0"),
