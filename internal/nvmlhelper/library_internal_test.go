@@ -94,11 +94,14 @@ func TestLookTellsEveryCard(t *testing.T) {
 func TestNVLinkIsNearerThanPCIe(t *testing.T) {
 	t.Parallel()
 	s := machine()
-	// Card 0 is wired to card 3 by its third link; the first is down. Cards 6 and 7 are wired to a switch.
+	// Card 0 is wired to card 3 by its third link; the first is down, and of the second it tells nothing. Cards 6 and 7 are wired to a
+	// switch.
 	device(s, 0).GetNvLinkStateFunc = func(n int) (nvml.EnableState, nvml.Return) {
 		switch n {
-		case 0, 1:
+		case 0:
 			return nvml.FEATURE_DISABLED, nvml.SUCCESS
+		case 1:
+			return nvml.FEATURE_DISABLED, nvml.ERROR_NOT_SUPPORTED
 		case 2:
 			return nvml.FEATURE_ENABLED, nvml.SUCCESS
 		}

@@ -51,11 +51,11 @@ func (l *library) wires(d nvml.Device) wires {
 	typed := l.has("nvmlDeviceGetNvLinkRemoteDeviceType")
 	for n := range nvml.NVLINK_MAX_LINKS {
 		state, ret := d.GetNvLinkState(n)
-		if ret != nvml.SUCCESS {
-			break // it has no NVLink, or no more of them
+		if ret == nvml.ERROR_INVALID_ARGUMENT {
+			break // it has no more of them
 		}
-		if state != nvml.FEATURE_ENABLED {
-			continue
+		if ret != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
+			continue // some cards tell nothing of links that are not used
 		}
 		if typed {
 			if kind, ret := d.GetNvLinkRemoteDeviceType(n); ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {

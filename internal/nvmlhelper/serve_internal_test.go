@@ -147,7 +147,7 @@ func TestServeRefusesWhatIsNoRequest(t *testing.T) {
 		require.ErrorContains(t, await.Value(t, k.ended), "is no request")
 	}
 	k := start(t, wellFake())
-	await.Return(t, func() { io.Copy(k.in, strings.NewReader(strings.Repeat("x", maxRequest+1))) })
+	await.Return(t, func() { _, _ = io.Copy(k.in, strings.NewReader(strings.Repeat("x", maxRequest+1))) })
 	require.ErrorIs(t, await.Value(t, k.ended), bufio.ErrTooLong)
 }
 

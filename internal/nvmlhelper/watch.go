@@ -53,7 +53,7 @@ func (l *library) watch(ctx context.Context, tell func(nvmlwire.Event)) error {
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("make a set of events: %w", failure(ret))
 	}
-	defer set.Free()
+	defer func() { _ = set.Free() }() // nobody can do anything about it
 	devices, _, err := l.devices()
 	if err != nil {
 		return err

@@ -43,11 +43,13 @@ type Options struct {
 	kill func(*os.Process) error // for tests
 }
 
-// Client is the helper of one agent. Nothing is answered unless Run runs. All methods may be called at the same time.
+// Client is the helper of one agent. All methods may be called at the same time.
 type Client struct {
 	o      Options
 	queue  *backlog
 	events chan nvmlwire.Event
+	// runs says that Run was called.
+	runs atomic.Bool
 	// alarmed says that the log was told of a crash loop.
 	alarmed atomic.Bool
 
@@ -80,8 +82,22 @@ func Find() (string, error) {
 	return filepath.Abs(path)
 }
 
-// Look asks for the GPUs of this host.
+// Look asks for the GPUs of this host. An agent looks at its host before its services run: until Run is called, a helper is started
+// for each look and ended after it.
 func (c *Client) Look(ctx context.Context) (nvmlwire.Facts, error) {
+	if c.runs.Load() {
+		return c.look(ctx)
+	}
+	first := New(c.o)
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var group sync.WaitGroup
+	defer group.Wait() // at most twice endLimit
+	defer stop()
+	group.Go(func() { _ = first.Run(running) }) // it returns the end of its context; what fails is told by look
+	return first.look(ctx)
+}
+
+func (c *Client) look(ctx context.Context) (nvmlwire.Facts, error) {
 	m, err := c.ask(ctx, nvmlwire.MethodLook)
 	if err != nil {
 		return nvmlwire.Facts{}, err
@@ -95,7 +111,7 @@ func (c *Client) Look(ctx context.Context) (nvmlwire.Facts, error) {
 	return *m.Facts, nil
 }
 
-// Sample asks how busy they are.
+// Sample asks how busy they are. It needs Run.
 func (c *Client) Sample(ctx context.Context) (nvmlwire.Sample, error) {
 	m, err := c.ask(ctx, nvmlwire.MethodSample)
 	if err != nil {
@@ -209,6 +225,7 @@ func (c *Client) set(l *life, why error) {
 
 // Run keeps a helper running until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
+	c.runs.Store(true)
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() { c.queue.forward(ctx, c.events) })

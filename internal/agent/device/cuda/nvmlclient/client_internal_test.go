@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,18 +161,10 @@ func start(t *testing.T, kill func(*os.Process) error, parts ...string) *rig {
 
 func startProgram(t *testing.T, path string, kill func(*os.Process) error, parts ...string) *rig {
 	t.Helper()
-	r := &rig{clock: newHandClock(), log: &record{}, lives: filepath.Join(t.TempDir(), "lives")}
-	r.Client = New(Options{Path: path, Clock: r.clock, Log: slog.New(slog.NewTextHandler(r.log, nil)),
-		env: []string{partsVar + "=" + strings.Join(parts, ","), livesVar + "=" + r.lives},
-		kill: func(p *os.Process) error {
-			r.kills.Add(1)
-			if kill != nil {
-				return kill(p)
-			}
-			return p.Kill()
-		}})
+	r := made(t, path, kill, parts...)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
+	r.runs.Store(true) // so that no look comes before
 	go func() { ended <- r.Run(ctx) }()
 	r.stop = sync.OnceValue(func() error {
 		cancel()
@@ -182,6 +175,22 @@ func startProgram(t *testing.T, path string, kill func(*os.Process) error, parts
 			t.Errorf("Run returned %v", err)
 		}
 	})
+	return r
+}
+
+// made is a client that does not run.
+func made(t *testing.T, path string, kill func(*os.Process) error, parts ...string) *rig {
+	t.Helper()
+	r := &rig{clock: newHandClock(), log: &record{}, lives: filepath.Join(t.TempDir(), "lives")}
+	r.Client = New(Options{Path: path, Clock: r.clock, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+		env: []string{partsVar + "=" + strings.Join(parts, ","), livesVar + "=" + r.lives},
+		kill: func(p *os.Process) error {
+			r.kills.Add(1)
+			if kill != nil {
+				return kill(p)
+			}
+			return p.Kill()
+		}})
 	return r
 }
 
@@ -214,6 +223,31 @@ func TestLookAndSample(t *testing.T) {
 	require.Zero(t, r.kills.Load(), "a helper that is well ends when its input ends")
 	_, err = r.Look(t.Context())
 	require.ErrorContains(t, err, "the agent is ending")
+}
+
+func TestALookBeforeRunHasAHelperOfItsOwn(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	r := made(t, self, nil, "well", "crash", "hang", "well")
+	facts, err := r.Look(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "life 1", facts.Driver)
+	_, err = r.Look(t.Context())
+	require.ErrorContains(t, err, "the sky has fallen")
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() { _, err := r.Look(ctx); failed <- err }()
+	require.Eventually(t, func() bool { // until it was asked
+		r.clock.mu.Lock()
+		defer r.clock.mu.Unlock()
+		return slices.ContainsFunc(r.clock.timers, func(x *handTimer) bool { return x.d == answerLimit })
+	}, time.Minute, time.Millisecond)
+	require.Zero(t, r.kills.Load())
+	cancel()
+	r.clock.fire(t, endLimit)
+	require.Equal(t, fault.Timeout, fault.KindOf(await.Value(t, failed)))
+	require.EqualValues(t, 1, r.kills.Load(), "nothing is left behind")
 }
 
 func TestAHelperThatHangsIsKilledAndReplaced(t *testing.T) {
