@@ -26,7 +26,12 @@ TAGS = $(EMBED),pgbundle
 BUNDLE_DEP := bundle
 endif
 
-.PHONY: help up down build compile runner web bundle check test test-quota e2e soak chaos bench mutation fuzz sbom images gen deps lint
+# The helper for NVIDIA GPUs needs cgo. NVIDIA's header marks functions as old that nobody here calls. The functions of NVIDIA's library
+# are bound when they are called (lazy): the library is loaded later, and drivers differ in which functions they have.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+NVML_LDFLAGS := -s -w -X berth.dev/berth/internal/nvmlhelper.version=$(VERSION) -extldflags=-Wl,-z,lazy
+
+.PHONY: help up down build compile runner web bundle nvml check test test-quota test-gpu e2e soak chaos bench mutation fuzz sbom images gen deps lint
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -56,6 +61,10 @@ web: ## build the console, when its sources have changed
 bundle:
 	@scripts/pg-bundle.sh
 
+nvml: ## build bin/berth-nvml, the helper for hosts with NVIDIA GPUs; it takes a C compiler
+	@command -v "$${CC:-gcc}" >/dev/null || { echo "nvml: there is no C compiler; next: apt-get install gcc libc6-dev" >&2; exit 1; }
+	CGO_ENABLED=1 $(GO_COMPILE) build -trimpath -ldflags '$(NVML_LDFLAGS)' -o bin/berth-nvml ./cmd/berth-nvml
+
 deps: ## install the Debian packages that are missing
 	scripts/install-deps.sh
 
@@ -70,6 +79,9 @@ test: ## everything, with the real engine
 
 test-quota: build ## what needs XFS quotas, in user-mode Linux or QEMU
 	scripts/xfs-quota.sh
+
+test-gpu: ## the helper for NVIDIA GPUs, and the GPUs of this machine where it has some
+	scripts/test-gpu.sh
 
 e2e: build ## the stories alone, with the real engine
 	scripts/test.sh ./e2e/...

@@ -294,6 +294,8 @@ var rules = []rule{
 			"internal/fault"}},
 	{dir: "internal/agent/device/conformance", duty: "tests that every device driver passes", testOnly: true,
 		allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster"}},
+	{dir: "internal/agent/device/cuda/nvmlclient", duty: "starts and asks the helper process for NVIDIA GPUs",
+		allow: []string{"internal/agent/device/cuda/nvmlwire", "internal/chassis", "internal/fault"}},
 	{dir: "internal/agent/device/cuda/nvmlwire", duty: "what the agent and its helper for NVIDIA GPUs say to each other", stdOnly: true},
 	{dir: "internal/agent/device/cpu", duty: "cores of the host and how busy it is",
 		allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster", "internal/fault", "internal/wire/node"}},
@@ -488,6 +490,11 @@ var rules = []rule{
 		allow: []string{"internal/manager/store/storetest"}},
 	{dir: "scripts/tstypes", duty: "writes the types of api as TypeScript, for the console"},
 
+	// The helper for NVIDIA GPUs, which the agent starts and does not import.
+	{dir: "internal/nvmlhelper", duty: "asks NVIDIA's library about the GPUs of a host, for the agent",
+		allow: []string{"internal/agent/device/cuda/nvmlwire", "internal/alloc", "internal/fault"}},
+	{dir: "cmd/berth-nvml", duty: "that helper as a program", allow: []string{"internal/nvmlhelper"}},
+
 	// Tests alone.
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},
 	{dir: "internal/testkit/idp", duty: "an identity provider with real keys, which does wrong what a test asks for", testOnly: true},
@@ -511,6 +518,10 @@ var thirdPartyExceptions = map[string][]string{
 	// What PID 1 of every container carries: the SSH server and the web terminal.
 	"internal/runner": {"golang.org/x/sys", "golang.org/x/crypto", "github.com/pkg/sftp", "github.com/coder/websocket"},
 }
+
+// cgoModules need cgo, and the directories are the only ones that may use them, in files for builds with cgo alone. Everything else
+// stays static.
+var cgoModules = map[string]string{"github.com/NVIDIA/go-nvml": "internal/nvmlhelper"}
 
 // impure are the standard packages that a pure package must not see.
 var impure = []string{"net", "os", "io/ioutil", "database", "math/rand", "crypto/rand", "syscall", "log", "plugin", "net/http"}
@@ -673,6 +684,14 @@ func checkColumns(s source, offend func(string, string, ...any)) {
 
 func checkImports(s source, r rule, offend func(string, string, ...any)) {
 	for _, imp := range imports(s) {
+		for cgo, dir := range cgoModules {
+			if below(imp, cgo) && s.dir != dir {
+				offend(s.path, "%s needs cgo, only %s may import it", cgo, dir)
+			}
+			if below(imp, cgo) && !bytes.HasPrefix(s.text, []byte("//go:build cgo\n")) {
+				offend(s.path, "%s needs cgo: begin the file with //go:build cgo", cgo)
+			}
+		}
 		own, ours := strings.CutPrefix(imp, module)
 		switch {
 		case ours:

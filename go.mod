@@ -6,6 +6,7 @@ require (
 	charm.land/lipgloss/v2 v2.0.6
 	github.com/99designs/gqlgen v0.17.86
 	github.com/CycloneDX/cyclonedx-go v0.12.0
+	github.com/NVIDIA/go-nvml v0.13.4-1
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/coder/websocket v1.8.15
 	github.com/containerd/errdefs v1.0.0

@@ -88,10 +88,11 @@ race=-race; command -v "${CC:-gcc}" >/dev/null || { race=; echo "tests run witho
 longest=(./internal/testkit ./internal/manager/httpapi ./internal/manager/authztest ./cmd/berth ./internal/manager/app ./internal/storage/transfer
   ./internal/runner ./internal/manager/session)
 # The oracle of the scheduler is one goroutine, in which the race detector finds nothing: it compares fewer clusters than in make test.
+# What needs NVIDIA's library binds its functions when they are called (lazy), also where compilers do otherwise by default.
 # A collector that comes later takes a tenth of their processor time off, and memory is there.
 tests() {
   go run ./scripts/testdb env GOGC=${GOGC:-400} CGO_ENABLED=$([ -n "$race" ] && echo 1 || echo 0) BERTH_TEST_ENGINE= BERTH_ORACLE_CLUSTERS=300 \
-    go test $race -vet=off -p 4 -parallel 6 -timeout 10m "${longest[@]}" $(go list ./... | grep -vx 'berth.dev/berth')
+    go test $race -ldflags=-extldflags=-Wl,-z,lazy -vet=off -p 4 -parallel 6 -timeout 10m "${longest[@]}" $(go list ./... | grep -vx 'berth.dev/berth')
 }
 step tests tests
 exit $bad

@@ -28,6 +28,10 @@ docker version >/dev/null 2>&1 || { scripts/engine.sh ensure; started=1; }
 say "build"
 make --no-print-directory build
 go build -o "$dir/leftout" ./scripts/leftout
+if command -v "${CC:-gcc}" >/dev/null; then
+  make --no-print-directory nvml
+  export BERTH_NVML=$PWD/bin/berth-nvml
+fi
 say "images"
 images/build.sh
 say "tests"
@@ -44,6 +48,8 @@ export BERTH_LEFT_OUT=$dir/left-out
 go run ./scripts/testdb go test -json -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') | "$dir/leftout" || code=$?
 say "stories"
 go test -json -timeout 25m ./e2e | "$dir/leftout" || code=$?
+say "NVIDIA GPUs"
+scripts/test-gpu.sh --if-possible || code=$?
 say "quotas of XFS"
 scripts/xfs-quota.sh --if-needed || code=$?
 if [ -s "$BERTH_LEFT_OUT" ]; then

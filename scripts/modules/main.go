@@ -27,7 +27,7 @@ import (
 )
 
 // binaries are what a release ships.
-var binaries = []string{"./cmd/berth", "./cmd/berth-runner"}
+var binaries = []string{"./cmd/berth", "./cmd/berth-runner", "./cmd/berth-nvml"}
 
 // allowed are SPDX identifiers of licences under which a part of an Apache-2.0 program may be distributed.
 var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "Zlib", "Unlicense", "CC0-1.0", "MPL-2.0"}
@@ -87,6 +87,7 @@ func modules() ([]part, error) {
 	const each = `{"Path":{{printf "%q" .Path}},"Version":{{printf "%q" .Version}},"Dir":{{printf "%q" .Dir}}}`
 	list := exec.Command("go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{if not .Main}}" + each + "{{end}}{{end}}"},
 		binaries...)...)
+	list.Env = append(os.Environ(), "CGO_ENABLED=1") // as berth-nvml is built
 	var errs bytes.Buffer
 	list.Stderr = &errs
 	text, err := list.Output()

@@ -7,6 +7,9 @@ package nvmlwire
 // Version is the version of these messages; a helper of another one is not used.
 const Version = 1
 
+// Program is the file name of the helper.
+const Program = "berth-nvml"
+
 // MaxLine bounds one message in bytes, MaxGPUs what one host may have.
 const (
 	MaxLine = 4 << 20
@@ -43,6 +46,8 @@ type Facts struct {
 	Driver string `json:"driver"`
 	CUDA   string `json:"cuda"`
 	GPUs   []GPU  `json:"gpus"`
+	// Problems say in words what is wrong with cards and MIG instances that cannot be named, so that they are not among GPUs.
+	Problems []string `json:"problems,omitempty"`
 }
 
 // GPU is one card.
@@ -55,7 +60,7 @@ type GPU struct {
 	NUMA int `json:"numa"`
 	// Minor is the N of /dev/nvidiaN.
 	Minor int `json:"minor"`
-	// Memory is in bytes, Capability the compute capability such as "8.0".
+	// Memory is in bytes, Capability the compute capability such as "8.0". They are 0 and "" when the driver does not tell them.
 	Memory     int64  `json:"memory"`
 	Capability string `json:"capability"`
 	// Links are the distance classes of package alloc to other cards by UUID.
@@ -63,7 +68,7 @@ type GPU struct {
 	// MIG says that the card is cut into instances; then they are given out and the card itself is not.
 	MIG       bool       `json:"mig,omitempty"`
 	Instances []Instance `json:"instances,omitempty"`
-	// Problem says in words why the card cannot be used; "" when it can.
+	// Problem says in words why the card cannot be used; "" when it can. With one, the rest may be what was known earlier.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -91,7 +96,8 @@ type Use struct {
 	MemoryUsed  *int64   `json:"memory_used,omitempty"`
 	Power       *float64 `json:"power,omitempty"`
 	Temperature *float64 `json:"temperature,omitempty"`
-	// Processes are the programs that use it, by their process ids on the host.
+	// Processes are the programs that use it, by their process ids on the host. Those of a card that is cut into MIG instances
+	// are with its instances alone.
 	Processes []Process `json:"processes,omitempty"`
 }
 
@@ -99,6 +105,8 @@ type Use struct {
 type Process struct {
 	PID    int   `json:"pid"`
 	Memory int64 `json:"memory"` // bytes
+	// MemoryUnknown says that the driver does not tell its memory, which then is 0.
+	MemoryUnknown bool `json:"memory_unknown,omitempty"`
 	// Utilisation is in percent of the card; nil when the driver does not tell it.
 	Utilisation *float64 `json:"utilisation,omitempty"`
 }
