@@ -172,7 +172,9 @@ type Info struct {
 	CgroupVersion             int
 	Architecture              string
 	StorageDriver             string
-	Warnings                  []string // limits that had to be lowered, features missing
+	// CDI are the directories of specifications of the Container Device Interface that it reads; none means that it knows none.
+	CDI      []string
+	Warnings []string // limits that had to be lowered, features missing
 }
 
 // LogOptions selects container log output.

@@ -173,6 +173,7 @@ func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 	out := runtime.Info{
 		Name: "docker", Version: in.ServerVersion, APIVersion: r.api.ClientVersion(),
 		Architecture: wireArch(in.Architecture), StorageDriver: in.Driver,
+		CDI: in.CDISpecDirs,
 	}
 	out.CgroupVersion, _ = strconv.Atoi(in.CgroupVersion) // 0 says that the engine does not tell
 	out.Warnings = append(out.Warnings, missingFeatures(in)...)
