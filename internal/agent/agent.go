@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/cuda"
 	"berth.dev/berth/internal/agent/host/local"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/ledger"
@@ -51,8 +52,10 @@ type Deps struct {
 	Clock      chassis.Clock // nil means the real one
 	// Registry takes the agent's metrics; nil keeps none.
 	Registry prometheus.Registerer
-	// Drivers replace those of this host's devices; nil means cores, memory and what the configuration names.
+	// Drivers replace those of this host's devices; nil means cores, memory, GPUs and what the configuration names.
 	Drivers []device.Driver
+	// GPUs tells of this host's NVIDIA GPUs; nil where there is no helper for them.
+	GPUs cuda.Source
 	// Times change the keeper's deadlines; zero values mean the defaults.
 	Times keeper.Times
 	// Images is told which images the engine has, before the manager is; nil on agents whose engine is not the manager's own.
@@ -75,6 +78,7 @@ type Agent struct {
 	link     *link.Link
 	data     *data.Port
 	facts    *facts
+	gpus     *cuda.Driver     // nil: no NVIDIA GPU is given out
 	network  *network.Network // nil: the runtime is no engine whose containers could be connected
 	services []*chassis.Service
 }
@@ -94,14 +98,14 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
 		return nil, fmt.Errorf("find the state directory: %w", err)
 	}
-	devices, err := inventory(c, d)
+	a := &Agent{c: c, d: d}
+	devices, err := a.inventory()
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the agent's state: %w", err)
 	}
-	a := &Agent{c: c, d: d}
 	if a.ledger, err = ledger.Open(c.ledgerFile()); err != nil {
 		return nil, err
 	}
@@ -213,6 +217,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		a.services = append(a.services, chassis.NewService("agent-files", chassis.Hooks{
 			Run: func(ctx context.Context) error { return a.takeBack(ctx, owners) }}).After("agent-state"))
 	}
+	if a.gpus != nil {
+		a.services = append(a.services, chassis.NewService("agent-gpus", chassis.Hooks{Run: a.gpus.Run}).After("agent-devices"))
+	}
 	if a.disks.pool != nil {
 		a.services = append(a.services, chassis.NewService("agent-disks-ahead", chassis.Hooks{Run: a.disks.pool.Run}).After("agent-state"))
 	}
@@ -220,15 +227,18 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 }
 
 // inventory looks for this host's devices. An agent that does not know its host takes no kernels: it does not start.
-func inventory(c Config, d Deps) (*device.Inventory, error) {
-	found := d.Drivers
+func (a *Agent) inventory() (*device.Inventory, error) {
+	found := a.d.Drivers
 	if found == nil {
-		var err error
-		if found, err = drivers(c, d.Clock); err != nil {
+		gpus, err := a.openGPUs()
+		if err != nil {
 			return nil, err
 		}
-		if c.MockDevices != "" {
-			d.Log.Warn("this agent offers devices that do not exist", "file", c.MockDevices)
+		if found, err = drivers(a.c, a.d.Clock, gpus); err != nil {
+			return nil, err
+		}
+		if a.c.MockDevices != "" {
+			a.d.Log.Warn("this agent offers devices that do not exist", "file", a.c.MockDevices)
 		}
 	}
 	v, err := device.NewInventory(found...)

@@ -56,14 +56,16 @@ type facts struct {
 	engine  []string // warnings of the engine, when it last answered
 	changed chan struct{}
 	rescan  chan struct{}
+	broke   chan struct{} // a device broke: look at all of them
 }
 
-// drivers are the device drivers of this host.
-func drivers(c Config, clock chassis.Clock) ([]device.Driver, error) {
+// drivers are the device drivers of this host; gpus is that of NVIDIA GPUs.
+func drivers(c Config, clock chassis.Clock, gpus device.Driver) ([]device.Driver, error) {
 	sys, proc := os.DirFS("/sys"), os.DirFS("/proc")
 	out := []device.Driver{
 		cpu.New(cpu.Options{Sys: sys, Proc: proc, Reserved: c.ReservedCPU, Overcommit: c.CPUOvercommit}),
 		mem.New(mem.Options{Sys: sys, Proc: proc, Reserved: int64(c.ReservedMem)}),
+		gpus,
 	}
 	if c.MockDevices != "" {
 		machine, err := mock.Read(c.MockDevices)
@@ -80,7 +82,8 @@ func drivers(c Config, clock chassis.Clock) ([]device.Driver, error) {
 }
 
 func newFacts(rt runtime.Runtime, clock chassis.Clock, log *slog.Logger, devices *device.Inventory) *facts {
-	f := &facts{rt: rt, clock: clock, log: log, devices: devices, changed: make(chan struct{}, 1), rescan: make(chan struct{}, 1)}
+	f := &facts{rt: rt, clock: clock, log: log, devices: devices, changed: make(chan struct{}, 1), rescan: make(chan struct{}, 1),
+		broke: make(chan struct{}, 1)}
 	host, _ := os.Hostname() // only shown
 	f.now = link.Facts{NodeFacts: cluster.NodeFacts{
 		Architecture: architecture(goruntime.GOARCH), Hostname: host, SlotKinds: devices.Kinds(),
@@ -134,6 +137,14 @@ const (
 	lookSick = 2 * time.Second
 )
 
+// deviceBroke starts the next look for devices at once.
+func (f *facts) deviceBroke() {
+	select {
+	case f.broke <- struct{}{}:
+	default:
+	}
+}
+
 // watchDevices discovers devices at an interval until ctx ends, and starts a scan when something has changed. From then on
 // a broken or vanished device is given to no other kernel. Kernels that hold it keep it.
 func (f *facts) watchDevices(ctx context.Context) error {
@@ -145,6 +156,7 @@ func (f *facts) watchDevices(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C():
+		case <-f.broke:
 		}
 		changed, err := f.devices.Refresh(ctx)
 		if ctx.Err() != nil {

@@ -178,8 +178,8 @@ func TestSlots(t *testing.T) {
 func TestProfilesOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	h := open(t, cudatest.Eight(), func(_ *host, o *cuda.Options) { o.Config.Profiles = []string{"1g.10gb", "1g.10gb+me"} })
-	require.Equal(t, map[cluster.SlotName]cluster.SlotKind{"cuda.device": "count", "cuda.1g.10gb-mig": "unique", "cuda.1g.10gb+me-mig": "unique"},
-		h.d.Kinds())
+	require.Equal(t, map[cluster.SlotName]cluster.SlotKind{"cuda.device": "count", "cuda.1g.10gb-mig": "unique",
+		"cuda.1g.10gb+me-mig": "unique"}, h.d.Kinds())
 }
 
 func TestASourceThatCannotLook(t *testing.T) {
@@ -286,7 +286,8 @@ func TestGrantByDeviceFiles(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
 }
 
-// TestGrantByOurSpecification: an engine that knows CDI and has no specification of NVIDIA's gets ours, which is written whole or not at all.
+// TestGrantByOurSpecification: an engine that knows CDI and has no specification of NVIDIA's gets ours, which is written whole
+// or not at all.
 func TestGrantByOurSpecification(t *testing.T) {
 	t.Parallel()
 	s := cudatest.Eight()
@@ -343,8 +344,8 @@ func TestGrantByOurSpecification(t *testing.T) {
 
 // nvidiaSpec is one of NVIDIA's toolkit for these names.
 func nvidiaSpec(hook string, names ...string) string {
-	text := "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits:\n  hooks:\n  - hookName: createRuntime\n    args: [nvidia-cdi-hook, " + hook +
-		"]\ndevices:\n"
+	text := "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ncontainerEdits:\n  hooks:\n  - hookName: createRuntime\n    args: [nvidia-cdi-hook, " +
+		hook + "]\ndevices:\n"
 	for _, n := range names {
 		text += "- name: " + n + "\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\n"
 	}

@@ -45,9 +45,10 @@ func TestWithheldShares(t *testing.T) {
 		change func(*cuda.Options)
 		want   string
 	}{
-		"MPS":           {func(*cuda.Options) {}, ""},
-		"not enough":    {func(o *cuda.Options) { o.Config.Isolation = "driver" }, `its shares have isolation "cooperative" here`},
-		"no MPS":        {func(o *cuda.Options) { o.Shares = nil }, `isolation "none" here, and agent.cuda.isolation asks for "cooperative"; MPS cannot`},
+		"MPS":        {func(*cuda.Options) {}, ""},
+		"not enough": {func(o *cuda.Options) { o.Config.Isolation = "driver" }, `its shares have isolation "cooperative" here`},
+		"no MPS": {func(o *cuda.Options) { o.Shares = nil },
+			`isolation "none" here, and agent.cuda.isolation asks for "cooperative"; MPS cannot`},
 		"not permitted": {func(o *cuda.Options) { o.Shares, o.Config.Isolation = nil, "none" }, "agent.cuda.allow_time_slicing is not set"},
 		"time slicing": {func(o *cuda.Options) {
 			o.Shares, o.Config.Isolation, o.Config.AllowTimeSlicing = nil, "none", true

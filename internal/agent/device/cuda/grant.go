@@ -82,7 +82,8 @@ func choose(v view, c Config, kinds map[cluster.SlotName]cluster.SlotKind, a all
 }
 
 // grantOf is pure. dir names the directory of MPS for some cards; nil where there is no MPS.
-func grantOf(v view, c Config, kinds map[cluster.SlotName]cluster.SlotKind, a alloc.Allocation, dir func([]string) string) (device.Grant, error) {
+func grantOf(v view, c Config, kinds map[cluster.SlotName]cluster.SlotKind, a alloc.Allocation,
+	dir func([]string) string) (device.Grant, error) {
 	x, err := choose(v, c, kinds, a)
 	if err != nil {
 		return device.Grant{}, err

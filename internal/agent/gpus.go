@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/cuda"
+	"berth.dev/berth/internal/agent/keeper"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// openGPUs makes the driver of this host's NVIDIA GPUs. Where none are given out it still hides them from images.
+func (a *Agent) openGPUs() (device.Driver, error) {
+	c := a.c.CUDA
+	switch {
+	case c.Enabled == cuda.Off:
+		return cuda.Shield{}, nil
+	case a.d.GPUs == nil && c.Enabled == cuda.On:
+		return nil, fault.Invalidf("agent.cuda.enabled is %q, and the helper for NVIDIA GPUs is not there", cuda.On).
+			WithNext("install berth-nvml beside this program, or set agent.cuda.enabled to %q", cuda.Auto)
+	case a.d.GPUs == nil:
+		return cuda.Shield{}, nil
+	}
+	d, err := cuda.New(context.Background(), cuda.Options{
+		Config: c, Source: a.d.GPUs, Engine: a.d.Runtime.Info, Owner: a.ownerOf, Log: a.d.Log.With("part", "gpus"),
+		Changed: func() { a.facts.deviceBroke() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.gpus = d
+	return d, nil
+}
+
+// maxCgroup bounds what is read of one process's control groups.
+const maxCgroup = 64 << 10
+
+// ownerOf says which kernel a process of this host belongs to.
+func (a *Agent) ownerOf(pid int) (cluster.KernelID, bool) {
+	if a.keeper == nil {
+		return "", false // the first look, before there are kernels
+	}
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return "", false // it has ended
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxCgroup))
+	if err != nil {
+		return "", false
+	}
+	return kernelOf(string(text), a.keeper.Running())
+}
+
+// kernelOf finds the kernel whose container the control groups of a process belong to. Engines write the container's id into the path, as a
+// directory of its own or as "docker-ID.scope".
+func kernelOf(cgroups string, running []keeper.Kernel) (cluster.KernelID, bool) {
+	for _, k := range running {
+		if id := k.Container.ID; len(id) >= 12 && strings.Contains(cgroups, id) {
+			return k.ID, true
+		}
+	}
+	return "", false
+}
