@@ -295,6 +295,8 @@ var rules = []rule{
 		allow: []string{"internal/agent/device", "internal/agent/runtime", "internal/alloc", "internal/cluster", "internal/fault"}},
 	{dir: "internal/agent/device/cuda/cudatest", duty: "hosts with NVIDIA GPUs that tests make up", testOnly: true,
 		allow: []string{"internal/agent/device/cuda/nvmlwire", "internal/alloc"}},
+	{dir: "internal/agent/device/cuda/mps", duty: "NVIDIA's daemons for kernels that share cards",
+		allow: []string{"internal/agent/device/cuda", "internal/agent/runtime", "internal/cluster", "internal/fault"}},
 	{dir: "internal/agent/device/cuda/nvmlwire", duty: "what the agent and its helper for NVIDIA GPUs say to each other", stdOnly: true},
 	{dir: "internal/agent/device/cpu", duty: "cores of the host and how busy it is",
 		allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster", "internal/fault", "internal/wire/node"}},

@@ -4,11 +4,13 @@ import (
 	"context"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/device/cuda"
+	"berth.dev/berth/internal/agent/device/cuda/mps"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -26,8 +28,12 @@ func (a *Agent) openGPUs() (device.Driver, error) {
 	case a.d.GPUs == nil:
 		return cuda.Shield{}, nil
 	}
+	shares, err := a.openShares()
+	if err != nil {
+		return nil, err
+	}
 	d, err := cuda.New(context.Background(), cuda.Options{
-		Config: c, Source: a.d.GPUs, Engine: a.d.Runtime.Info, Owner: a.ownerOf, Log: a.d.Log.With("part", "gpus"),
+		Config: c, Source: a.d.GPUs, Shares: shares, Engine: a.d.Runtime.Info, Owner: a.ownerOf, Log: a.d.Log.With("part", "gpus"),
 		Changed: func() { a.facts.deviceBroke() },
 	})
 	if err != nil {
@@ -35,6 +41,15 @@ func (a *Agent) openGPUs() (device.Driver, error) {
 	}
 	a.gpus = d
 	return d, nil
+}
+
+// openShares makes what runs the daemons of shared cards: where shares are offered, and where those of an earlier configuration are left.
+func (a *Agent) openShares() (cuda.Shares, error) {
+	dir := filepath.Join(a.c.CUDA.MPSDir, a.c.Scope())
+	if _, err := os.Stat(dir); err != nil && !a.c.CUDA.Fractions {
+		return nil, nil
+	}
+	return mps.New(mps.Options{Control: mps.Program{Path: a.c.CUDA.MPSControl}, Dir: dir, Owner: a.ownerOf, Log: a.d.Log.With("part", "mps")})
 }
 
 // maxCgroup bounds what is read of one process's control groups.

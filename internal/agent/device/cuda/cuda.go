@@ -44,6 +44,8 @@ type Shares interface {
 	// Prepare makes it, Release drains the kernel's programs and takes it away. Both may be repeated.
 	Prepare(ctx context.Context, kernel cluster.KernelID, limits map[string]Limit) error
 	Release(ctx context.Context, kernel cluster.KernelID) error
+	// Keep repairs what was made, where it broke.
+	Keep(ctx context.Context)
 	// Prepared are the kernels for which something is there.
 	Prepared() []cluster.KernelID
 	// Problem says in words why no more shares of a card can be given out; "" when they can.
@@ -78,7 +80,10 @@ type Driver struct {
 	told   map[string]bool   // what was logged once
 }
 
-var _ device.Driver = (*Driver)(nil)
+var (
+	_ device.Driver   = (*Driver)(nil)
+	_ device.Preparer = (*Driver)(nil)
+)
 
 // view is what the newest look found. It is never changed in place.
 type view struct {
@@ -185,6 +190,9 @@ func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
 		return nil, fmt.Errorf("look for NVIDIA GPUs: %w", err)
 	}
 	d.drain()
+	if d.o.Shares != nil {
+		d.o.Shares.Keep(ctx)
+	}
 	m, err := machineOf(d.o.Config, f)
 	if err != nil {
 		return nil, err
@@ -243,6 +251,32 @@ func (d *Driver) Grant(a alloc.Allocation) (device.Grant, error) {
 		dir = d.o.Shares.Dir
 	}
 	return grantOf(v, d.o.Config, d.kinds, a, dir)
+}
+
+// Prepare makes what the shares of an allocation need.
+func (d *Driver) Prepare(ctx context.Context, kernel cluster.KernelID, a alloc.Allocation) error {
+	v := d.snapshot()
+	x, err := choose(v, d.o.Config, d.kinds, a)
+	if err != nil || len(x.limits) == 0 || d.o.Shares == nil || !v.rung.atLeast(Cooperative) {
+		return err
+	}
+	return d.o.Shares.Prepare(ctx, kernel, x.limits)
+}
+
+// Release ends a kernel's programs on shared cards and takes back what was made for them.
+func (d *Driver) Release(ctx context.Context, kernel cluster.KernelID) error {
+	if d.o.Shares == nil {
+		return nil
+	}
+	return d.o.Shares.Release(ctx, kernel)
+}
+
+// Prepared are the kernels that have shares with something made for them.
+func (d *Driver) Prepared() []cluster.KernelID {
+	if d.o.Shares == nil {
+		return nil
+	}
+	return d.o.Shares.Prepared()
 }
 
 // Shield is the driver of hosts whose NVIDIA GPUs are not given out: it has no slots, and keeps images from taking cards by themselves.

@@ -44,6 +44,7 @@ func (shares) Prepare(context.Context, cluster.KernelID, map[string]cuda.Limit) 
 	return nil
 }
 func (shares) Release(context.Context, cluster.KernelID) error { return nil }
+func (shares) Keep(context.Context)                            {}
 func (shares) Prepared() []cluster.KernelID                    { return nil }
 func (s shares) Problem(card string) string                    { return s.problem[card] }
 
