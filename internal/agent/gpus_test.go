@@ -2,6 +2,8 @@ package agent_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -110,4 +112,58 @@ func TestGPUsOfAHost(t *testing.T) {
 	m.until("a card broke", func() bool { return m.facts.Capacity[slotGPU] == cluster.Whole(7) })
 	require.Contains(t, m.told().Warnings,
 		"device "+cudatest.UUID(7)+" of slot cuda.device is not given out: XID 79: the GPU has fallen off the bus")
+}
+
+// daemon stands in for nvidia-cuda-mps-control: a daemon without programs whose state is a file.
+const daemon = `#!/bin/sh
+file="$CUDA_MPS_PIPE_DIRECTORY/control"
+if [ "$1" = -d ]; then echo "$CUDA_VISIBLE_DEVICES" >"$file"; exit; fi
+[ -e "$file" ] || exit 1
+read -r command
+case "$command" in
+quit) rm "$file" ;;
+set_default_active_thread_percentage*) echo "${command##* }.0" ;;
+esac
+echo "$command" >>"$CUDA_MPS_LOG_DIRECTORY/../../../told"
+`
+
+// TestSharesOfAHost: a kernel with half a card gets the daemon of that card, which ends with it.
+func TestSharesOfAHost(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root may start MPS")
+	}
+	m := newManager(t)
+	h := newHost(t, m)
+	h.cfg.CUDA.Fractions, h.cfg.CUDA.Libraries = true, []string{t.TempDir()}
+	h.cfg.CUDA.MPSDir, h.cfg.CUDA.MPSControl = t.TempDir(), filepath.Join(t.TempDir(), "control")
+	require.NoError(t, os.WriteFile(h.cfg.CUDA.MPSControl, []byte(daemon), 0o755))
+	require.NoError(t, h.startReal(cudatest.Eight()))
+	m.until("shares are offered", func() bool { return m.facts.EngineOK && m.facts.Capacity[cuda.SlotShares] == cluster.Whole(8) })
+	d := small(1)
+	d.Spec.Slots[cuda.SlotShares] = 500
+	m.want(d)
+	m.until("it runs", func() bool { return m.phase(kernelID(1)) == cluster.PhaseRunning })
+	spec, ok := h.engine.Spec(h.cfg.Scope(), cluster.AgentID(h.cfg.ID), kernelID(1))
+	require.True(t, ok)
+	require.Contains(t, spec.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=40704M")
+	require.Contains(t, spec.Env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50")
+	var pipe string
+	for _, mount := range spec.Mounts {
+		if mount.Target == "/run/berth-mps" {
+			require.True(t, mount.ReadOnly)
+			pipe = mount.Source
+		}
+	}
+	require.FileExists(t, filepath.Join(pipe, "control"))
+	told, err := os.ReadFile(filepath.Join(h.cfg.CUDA.MPSDir, "told"))
+	require.NoError(t, err)
+	require.Contains(t, string(told), " 40704M\n")
+
+	// Another agent on the same state finds the daemon.
+	h.stop()
+	require.NoError(t, h.startReal(cudatest.Eight()))
+	m.want(stopped(1))
+	m.until("it ends", func() bool { return m.phase(kernelID(1)) == cluster.PhaseEnded })
+	require.NoDirExists(t, pipe)
 }

@@ -92,7 +92,7 @@ func TestGrantOfShares(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, device.Grant{
 		CDI:    []string{"berth.dev/gpu=" + one, "berth.dev/gpu=" + four},
-		Mounts: []runtime.Mount{{Source: "/run/berth/mps/" + one + "+" + four, Target: "/run/berth-mps"}},
+		Mounts: []runtime.Mount{{Source: "/run/berth/mps/" + one + "+" + four, Target: "/run/berth-mps", ReadOnly: true}},
 		Env: map[string]string{
 			"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": one + "," + four, "CUDA_GLOBAL_DEVICE_IDS": "0:1,1:4",
 			"CUDA_RESOURCE_VIRTUALIZED": "1", "CUDA_MPS_PIPE_DIRECTORY": "/run/berth-mps",

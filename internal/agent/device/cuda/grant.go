@@ -161,7 +161,7 @@ func share(rung Isolation, ids []string, limits map[string]Limit, dir func([]str
 		memory = append(memory, fmt.Sprintf("%d=%dM", i, l.MemoryMiB))
 		percent, least = max(percent, l.Percent()), min(least, l.MemoryMiB)
 	}
-	out.Mounts = append(out.Mounts, runtime.Mount{Source: dir(ids), Target: pipeDir})
+	out.Mounts = append(out.Mounts, runtime.Mount{Source: dir(ids), Target: pipeDir, ReadOnly: true})
 	out.Env["CUDA_MPS_PIPE_DIRECTORY"] = pipeDir
 	out.Env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = strings.Join(memory, ",")
 	out.Env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.FormatInt(percent, 10)

@@ -201,6 +201,9 @@ func (m *Manager) record(g *group, kernel cluster.KernelID, limits map[string]cu
 			return fmt.Errorf("record the shares of kernel %s: %w", kernel, err)
 		}
 	}
+	if err := os.Chmod(g.daemon.Pipe, 0o755); err != nil { // users of containers connect to the socket in it
+		return fmt.Errorf("record the shares of kernel %s: %w", kernel, err)
+	}
 	b, err := json.Marshal(limits)
 	if err == nil {
 		tmp := m.file(g, kernel) + ".new"
