@@ -85,11 +85,11 @@ func (c Config) Validate() error {
 	if !slices.Contains([]string{Auto, CDI, Nodes}, c.Inject) {
 		return fault.Invalidf("agent.cuda.inject is %q", c.Inject).WithNext("use %q, %q or %q", Auto, CDI, Nodes)
 	}
-	if !slices.Contains([]Isolation{ByDriver, Cooperative, None}, Isolation(c.Isolation)) {
+	if !slices.Contains([]cluster.Isolation{ByDriver, Cooperative, None}, cluster.Isolation(c.Isolation)) {
 		return fault.Invalidf("agent.cuda.isolation is %q", c.Isolation).
 			WithNext("use %q, %q or %q; for isolation by hardware use MIG, whose instances are no shares", ByDriver, Cooperative, None)
 	}
-	if c.AllowTimeSlicing && Isolation(c.Isolation) != None {
+	if c.AllowTimeSlicing && cluster.Isolation(c.Isolation) != None {
 		return fault.Invalidf("agent.cuda.allow_time_slicing gives shares without isolation, agent.cuda.isolation asks for %q", c.Isolation).
 			WithNext("set agent.cuda.isolation to %q, or leave allow_time_slicing out", None)
 	}

@@ -89,7 +89,7 @@ var (
 type view struct {
 	machine machine
 	method  method
-	rung    Isolation
+	rung    cluster.Isolation
 	// withheld says why shares are not given out; "" when they are.
 	withheld string
 }
@@ -217,7 +217,7 @@ func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
 		}
 	}
 	var out []device.Device
-	for _, x := range m.devices(problems, withheld) {
+	for _, x := range m.devices(problems, d.now.rung, withheld) {
 		if _, ours := d.kinds[x.Slot]; ours {
 			out = append(out, x)
 		} else {
@@ -257,7 +257,7 @@ func (d *Driver) Grant(a alloc.Allocation) (device.Grant, error) {
 func (d *Driver) Prepare(ctx context.Context, kernel cluster.KernelID, a alloc.Allocation) error {
 	v := d.snapshot()
 	x, err := choose(v, d.o.Config, d.kinds, a)
-	if err != nil || len(x.limits) == 0 || d.o.Shares == nil || !v.rung.atLeast(Cooperative) {
+	if err != nil || len(x.limits) == 0 || d.o.Shares == nil || !v.rung.AtLeast(Cooperative) {
 		return err
 	}
 	return d.o.Shares.Prepare(ctx, kernel, x.limits)

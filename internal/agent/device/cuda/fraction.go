@@ -9,27 +9,18 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// Isolation says what keeps the users of one card apart.
-type Isolation string
-
-// The rungs, best first.
+// The rungs, best first; docs/devices.md says more.
 const (
 	// Hard is MIG: the hardware gives every instance memory and processors of its own.
-	Hard Isolation = "hard"
+	Hard = cluster.IsolationHard
 	// ByDriver: the driver limits the memory of the container's control group; processors as under Cooperative.
-	ByDriver Isolation = "driver"
+	ByDriver = cluster.IsolationDriver
 	// Cooperative: MPS limits the memory and the processors of every process; a container of several processes gets more, and one program's
 	// fault ends the others on the card.
-	Cooperative Isolation = "cooperative"
+	Cooperative = cluster.IsolationCooperative
 	// None: programs take turns, and each may take all of the memory.
-	None Isolation = "none"
+	None = cluster.IsolationNone
 )
-
-// atLeast reports whether one isolation is as good as another.
-func (i Isolation) atLeast(other Isolation) bool {
-	order := []Isolation{Hard, ByDriver, Cooperative, None}
-	return slices.Index(order, i) <= slices.Index(order, other)
-}
 
 // Probe is what a host has for sharing cards.
 type Probe struct {
@@ -51,7 +42,7 @@ const (
 )
 
 // Rung decides which isolation shares have on a host. It is pure.
-func Rung(p Probe) Isolation {
+func Rung(p Probe) cluster.Isolation {
 	switch {
 	case p.MIG:
 		return Hard
@@ -96,7 +87,7 @@ func (d *Driver) probe(m machine, how method) Probe {
 func sharesProblem(c Config, p Probe) string {
 	rung := Rung(p)
 	switch {
-	case !rung.atLeast(Isolation(c.Isolation)):
+	case !rung.AtLeast(cluster.Isolation(c.Isolation)):
 		words := fmt.Sprintf("its shares have isolation %q here, and agent.cuda.isolation asks for %q", rung, c.Isolation)
 		if p.MPS != "" {
 			words += "; MPS cannot be used: " + p.MPS

@@ -21,7 +21,7 @@ func TestRung(t *testing.T) {
 	a100 := []string{"8.0", "8.0"}
 	for name, c := range map[string]struct {
 		p    cuda.Probe
-		want cuda.Isolation
+		want cluster.Isolation
 	}{
 		"a cut card":              {cuda.Probe{Driver: "615.10", MIG: true, CgroupV2: true, Limits: true}, cuda.Hard},
 		"the newest of all":       {cuda.Probe{Driver: "615.10", Capabilities: a100, CgroupV2: true, Limits: true}, cuda.ByDriver},
@@ -77,6 +77,10 @@ func TestWithheldShares(t *testing.T) {
 		require.True(t, fault.Is(err, fault.Conflict), "%s: %v", name, err)
 	}
 	h := open(t, cudatest.Eight(), func(_ *host, o *cuda.Options) { o.Config.Fractions = true })
+	for _, d := range h.devices(t) {
+		require.Equal(t, map[cluster.SlotName]cluster.Isolation{cuda.SlotShares: "cooperative"}[d.Slot], d.Isolation,
+			"sessions may demand an isolation")
+	}
 	h.Change(func(f *nvmlwire.Facts) { f.GPUs[1].Memory = 1 << 30 })
 	require.Contains(t, h.problems(t, cuda.SlotShares)[one], "too little memory")
 }

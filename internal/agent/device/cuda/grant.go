@@ -149,9 +149,9 @@ func (how method) give(m machine, ids []string, out *device.Grant) error {
 }
 
 // share adds what holds the limits of shares, and replaces what an image says of them.
-func share(rung Isolation, ids []string, limits map[string]Limit, dir func([]string) string, out *device.Grant) {
+func share(rung cluster.Isolation, ids []string, limits map[string]Limit, dir func([]string) string, out *device.Grant) {
 	out.Env["CUDA_RESOURCE_VIRTUALIZED"] = "1"
-	if !rung.atLeast(Cooperative) || dir == nil {
+	if !rung.AtLeast(Cooperative) || dir == nil {
 		return
 	}
 	var memory []string

@@ -107,8 +107,8 @@ func machineOf(c Config, f nvmlwire.Facts) (machine, error) {
 }
 
 // devices lists what is given out, ordered by slot. problems are those of cards beside what the source tells; withheld says why shares
-// are not given out, "" when they are.
-func (m machine) devices(problems map[string]string, withheld string) []device.Device {
+// are not given out, "" when they are, and rung is their isolation.
+func (m machine) devices(problems map[string]string, rung cluster.Isolation, withheld string) []device.Device {
 	var out []device.Device
 	add := func(slot cluster.SlotName, id string, g card, memory int64, links map[string]int, more string) {
 		problem := g.Problem
@@ -133,6 +133,7 @@ func (m machine) devices(problems map[string]string, withheld string) []device.D
 				more = "it has too little memory for shares"
 			}
 			add(SlotShares, id, m.cards[id], m.cards[id].Memory, m.links(id), more)
+			out[len(out)-1].Isolation = rung
 		}
 	}
 	for _, id := range m.offered {
