@@ -166,8 +166,8 @@ func New(o Options) (*Keeper, error) {
 	}
 	k := &Keeper{
 		o: o, times: o.Times.withDefaults(), creating: make(chan struct{}, o.MaxCreating),
-		kernels: map[cluster.KernelID]*kernel{}, forgotten: map[cluster.KernelID]int64{}, orphans: map[cluster.KernelID]int{}, strays: map[cluster.KernelID]int{},
-		report: newReport(), reap: make(chan struct{}, 1), awake: chassis.NewAwake(o.Clock),
+		kernels: map[cluster.KernelID]*kernel{}, forgotten: map[cluster.KernelID]int64{}, orphans: map[cluster.KernelID]int{},
+		report: newReport(), reap: make(chan struct{}, 1), awake: chassis.NewAwake(o.Clock), strays: map[cluster.KernelID]int{},
 		toldShared: map[string]bool{},
 	}
 	k.images = &images{

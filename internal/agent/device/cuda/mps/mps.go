@@ -454,7 +454,8 @@ func (m *Manager) Keep(ctx context.Context) {
 	}
 }
 
-// revive starts a daemon that does not answer. The program itself refuses a second daemon while the first one lives. The caller has the turn.
+// revive starts a daemon that does not answer. The program itself refuses a second daemon while the first one lives. The caller has the
+// turn.
 func (m *Manager) revive(ctx context.Context, g *group) {
 	_, err := m.ask(ctx, g, "get_server_list")
 	if err != nil && ctx.Err() == nil {

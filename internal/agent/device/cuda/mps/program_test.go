@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/device/cuda/mps"
 	"berth.dev/berth/internal/fault"
@@ -37,7 +38,7 @@ func play(how string) int {
 	line := bufio.NewScanner(os.Stdin)
 	line.Scan()
 	if how == "hangs" {
-		time.Sleep(time.Hour)
+		_ = unix.Pause()
 	}
 	if _, err := os.Stat(file); err != nil {
 		fmt.Println("Cannot find MPS control daemon process")
