@@ -76,8 +76,9 @@ type Driver struct {
 
 	mu     sync.Mutex
 	now    view
-	broken map[string]string // what an event said of a card, by its UUID
-	told   map[string]bool   // what was logged once
+	broken map[string]string       // what an event said of a card, by its UUID
+	told   map[string]bool         // what was logged once
+	faults map[nvmlwire.Event]bool // of programs, logged since the newest look: whoever makes many fills no log
 }
 
 var (
@@ -96,7 +97,7 @@ type view struct {
 
 // New returns a driver whose slots are those of the configuration, and of the MIG instances that are there now.
 func New(ctx context.Context, o Options) (*Driver, error) {
-	d := &Driver{o: o, broken: map[string]string{}, told: map[string]bool{}}
+	d := &Driver{o: o, broken: map[string]string{}, told: map[string]bool{}, faults: map[nvmlwire.Event]bool{}}
 	if d.o.Root == "" {
 		d.o.Root = "/"
 	}
@@ -125,6 +126,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 const (
 	firstLook  = 10 * time.Second
 	engineLook = 2 * time.Second
+	keepLimit  = 4 * time.Second
 )
 
 // Name returns the driver's name.
@@ -169,16 +171,22 @@ func (d *Driver) drain() {
 // note takes one event and reports whether a card broke by it.
 func (d *Driver) note(e nvmlwire.Event) bool {
 	words := problem(e)
-	if words == "" {
-		d.o.Log.Warn("a program failed on a GPU", "gpu", e.UUID, "xid", e.XID)
-		return false
-	}
-	d.o.Log.Error("a GPU broke; it is given out again after its reset or a restart of the agent", "gpu", e.UUID, "problem", words)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if i, ok := d.now.machine.instances[e.UUID]; ok {
+		e.UUID = i.card
+	}
+	if words == "" {
+		if !d.faults[e] {
+			d.faults[e] = true
+			d.o.Log.Warn("a program failed on a GPU", "gpu", e.UUID, "xid", e.XID)
+		}
+		return false
+	}
 	if d.broken[e.UUID] != "" {
 		return false // the first error says most
 	}
+	d.o.Log.Error("a GPU broke; it is given out again after its reset or a restart of the agent", "gpu", e.UUID, "problem", words)
 	d.broken[e.UUID] = words
 	return true
 }
@@ -190,9 +198,7 @@ func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
 		return nil, fmt.Errorf("look for NVIDIA GPUs: %w", err)
 	}
 	d.drain()
-	if d.o.Shares != nil {
-		d.o.Shares.Keep(ctx)
-	}
+	d.keep(ctx)
 	m, err := machineOf(d.o.Config, f)
 	if err != nil {
 		return nil, err
@@ -207,6 +213,7 @@ func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
 			delete(d.broken, id)
 		}
 	}
+	clear(d.faults)
 	d.now = view{machine: m, method: how, rung: Rung(p), withheld: withheld}
 	problems := maps.Clone(d.broken)
 	for id := range m.cards {
@@ -226,6 +233,16 @@ func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
 		}
 	}
 	return out, nil
+}
+
+// keep repairs what shares need. A daemon that hangs does not keep the look from its end.
+func (d *Driver) keep(ctx context.Context) {
+	if d.o.Shares == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepLimit)
+	defer cancel()
+	d.o.Shares.Keep(ctx)
 }
 
 // once logs something the first time; the caller holds mu.

@@ -438,6 +438,18 @@ func TestXIDs(t *testing.T) {
 	}
 }
 
+// TestXIDOfAnInstance: an instance breaks with its card.
+func TestXIDOfAnInstance(t *testing.T) {
+	t.Parallel()
+	s := cudatest.Eight()
+	s.Cut(0, "1g.10gb", "1g.10gb")
+	h := open(t, s, nil)
+	h.Tell(nvmlwire.Event{UUID: cudatest.Instance(0, 1), XID: 48})
+	got := h.problems(t, "cuda.1g.10gb-mig")
+	require.Contains(t, got[cudatest.Instance(0, 0)], "XID 48")
+	require.Contains(t, got[cudatest.Instance(0, 1)], "XID 48")
+}
+
 // TestABrokenCardIsToldAtOnce: nobody waits for the next look.
 func TestABrokenCardIsToldAtOnce(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth.dev/berth/internal/agent/device/cuda"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
@@ -196,8 +198,12 @@ func (m *Manager) of(kernel cluster.KernelID) *group {
 
 // record writes the kernel's limits. A process that finds half a file removes it.
 func (m *Manager) record(g *group, kernel cluster.KernelID, limits map[string]cuda.Limit) error {
-	for _, dir := range []string{g.daemon.Pipe, g.daemon.Log, filepath.Dir(m.file(g, kernel))} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+	for dir, mode := range map[string]os.FileMode{g.daemon.Pipe: 0o755, g.daemon.Log: 0o700, filepath.Dir(m.file(g, kernel)): 0o700} {
+		err := os.MkdirAll(filepath.Dir(dir), 0o755)
+		if err == nil {
+			err = os.MkdirAll(dir, mode)
+		}
+		if err != nil {
 			return fmt.Errorf("record the shares of kernel %s: %w", kernel, err)
 		}
 	}
@@ -445,6 +451,7 @@ func (m *Manager) Keep(ctx context.Context) {
 		m.mu.Lock()
 		n := len(g.kernels)
 		m.mu.Unlock()
+		shorten(g.daemon.Log)
 		if n == 0 {
 			m.end(ctx, g)
 		} else {
@@ -468,6 +475,21 @@ func (m *Manager) revive(ctx context.Context, g *group) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g.silent = err != nil
+}
+
+// maxLog bounds each log of a daemon, which writes a line for every connection of a program.
+const maxLog = 4 << 20
+
+// shorten empties logs that have become large. The daemon may write on behind what was cut, which leaves a hole: what counts is the room
+// that a file takes.
+func shorten(dir string) {
+	for _, name := range []string{"control.log", "server.log"} {
+		file := filepath.Join(dir, name)
+		var st unix.Stat_t
+		if unix.Stat(file, &st) == nil && st.Blocks*512 > maxLog {
+			_ = os.Truncate(file, 0) // the next look tries again
+		}
+	}
 }
 
 // Prepared are the kernels that have shares.

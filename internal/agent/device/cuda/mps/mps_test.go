@@ -1,6 +1,7 @@
 package mps_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -188,6 +189,25 @@ func TestOneCard(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// TestLogsAreBounded: daemons write a line for every connection, and programs may make many.
+func TestLogsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := newControl()
+	m := open(t, c, t.TempDir())
+	require.NoError(t, m.Prepare(t.Context(), "k1", share(1024, 100, "GPU-a")))
+	dir := filepath.Join(filepath.Dir(m.Dir([]string{"GPU-a"})), "log")
+	size := func(name string) int64 {
+		st, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		return st.Size()
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "control.log"), bytes.Repeat([]byte("x"), 5<<20), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "server.log"), []byte("short"), 0o600))
+	m.Keep(t.Context())
+	require.Zero(t, size("control.log"))
+	require.EqualValues(t, 5, size("server.log"))
 }
 
 // TestSetsOfCards: kernels with shares of several cards have a daemon of their own, whose name does not depend on the order.
