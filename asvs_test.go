@@ -233,8 +233,8 @@ var forbiddenImports = map[string][]string{
 	"math/rand": nil, "math/rand/v2": {"api/transfer/transfer.go", "internal/agent/link", "internal/appproxy/appproxy.go",
 		"internal/manager/link/agent/door.go", "internal/manager/store/tx.go", "internal/scheduler/sim"},
 	// Other programs. Each file starts one by its arguments, without a shell; the runner is inside the container.
-	"os/exec": {"internal/agent/device/cdi/command.go", "internal/agent/device/cuda/nvmlclient", "internal/agent/loopdisk",
-		"internal/cli/frame/program.go", "internal/embedded",
+	"os/exec": {"internal/agent/device/cdi/command.go", "internal/agent/device/cuda/mps/program.go",
+		"internal/agent/device/cuda/nvmlclient", "internal/agent/loopdisk", "internal/cli/frame/program.go", "internal/embedded",
 		"internal/platform/detach.go"},
 	// Memory that the compiler does not guard: system calls, and what protoc generates.
 	"C": nil, "unsafe": {"internal/appproxy/forward/call.go", "internal/runner/fence.go", "internal/runner/proc",

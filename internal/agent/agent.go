@@ -24,6 +24,8 @@ import (
 	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/cuda"
+	"berth.dev/berth/internal/agent/device/cuda/nvmlclient"
 	"berth.dev/berth/internal/agent/host/local"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/ledger"
@@ -51,8 +53,10 @@ type Deps struct {
 	Clock      chassis.Clock // nil means the real one
 	// Registry takes the agent's metrics; nil keeps none.
 	Registry prometheus.Registerer
-	// Drivers replace those of this host's devices; nil means cores, memory and what the configuration names.
+	// Drivers replace those of this host's devices; nil means cores, memory, GPUs and what the configuration names.
 	Drivers []device.Driver
+	// GPUs tells of this host's NVIDIA GPUs; nil means the helper for them, where it is installed.
+	GPUs cuda.Source
 	// Times change the keeper's deadlines; zero values mean the defaults.
 	Times keeper.Times
 	// Images is told which images the engine has, before the manager is; nil on agents whose engine is not the manager's own.
@@ -75,7 +79,9 @@ type Agent struct {
 	link     *link.Link
 	data     *data.Port
 	facts    *facts
-	network  *network.Network // nil: the runtime is no engine whose containers could be connected
+	gpus     *cuda.Driver       // nil: no NVIDIA GPU is given out
+	helper   *nvmlclient.Client // nil: it is not installed, or somebody else tells of the GPUs
+	network  *network.Network   // nil: the runtime is no engine whose containers could be connected
 	services []*chassis.Service
 }
 
@@ -94,15 +100,15 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
 		return nil, fmt.Errorf("find the state directory: %w", err)
 	}
+	a := &Agent{c: c, d: d}
 	engine := &engineCDI{}
-	devices, err := inventory(c, d, engine)
+	devices, err := a.inventory(engine)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the agent's state: %w", err)
 	}
-	a := &Agent{c: c, d: d}
 	if a.ledger, err = ledger.Open(c.ledgerFile()); err != nil {
 		return nil, err
 	}
@@ -215,22 +221,32 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		a.services = append(a.services, chassis.NewService("agent-files", chassis.Hooks{
 			Run: func(ctx context.Context) error { return a.takeBack(ctx, owners) }}).After("agent-state"))
 	}
+	if a.helper != nil {
+		a.services = append(a.services, chassis.NewService("agent-gpu-helper", chassis.Hooks{Run: a.helper.Run}).After("agent-state"))
+	}
+	if a.gpus != nil {
+		a.services = append(a.services, chassis.NewService("agent-gpus", chassis.Hooks{Run: a.gpus.Run}).After("agent-devices"))
+	}
 	if a.disks.pool != nil {
 		a.services = append(a.services, chassis.NewService("agent-disks-ahead", chassis.Hooks{Run: a.disks.pool.Run}).After("agent-state"))
 	}
 	return a, nil
 }
 
-// inventory looks for this host's devices. An agent that does not know its host takes no kernels: it does not start.
-func inventory(c Config, d Deps, engine *engineCDI) (*device.Inventory, error) {
-	found := d.Drivers
+// inventory looks for this host's devices. An agent that does not know its cores and memory does not start. What else cannot be looked
+// at now, such as GPUs whose driver hangs, is given out once it can.
+func (a *Agent) inventory(engine *engineCDI) (*device.Inventory, error) {
+	found := a.d.Drivers
 	if found == nil {
-		var err error
-		if found, err = drivers(c, d.Clock, engine); err != nil {
+		gpus, err := a.openGPUs()
+		if err != nil {
 			return nil, err
 		}
-		if c.MockDevices != "" {
-			d.Log.Warn("this agent offers devices that do not exist", "file", c.MockDevices)
+		if found, err = drivers(a.c, a.d.Clock, engine, gpus); err != nil {
+			return nil, err
+		}
+		if a.c.MockDevices != "" {
+			a.d.Log.Warn("this agent offers devices that do not exist", "file", a.c.MockDevices)
 		}
 	}
 	v, err := device.NewInventory(found...)
@@ -238,7 +254,14 @@ func inventory(c Config, d Deps, engine *engineCDI) (*device.Inventory, error) {
 		return nil, err
 	}
 	if _, err := v.Refresh(context.Background()); err != nil {
-		return nil, err
+		slots := map[cluster.SlotName]bool{}
+		for _, d := range v.Allocatable() {
+			slots[d.Slot] = true
+		}
+		if !slots[cluster.SlotCPU] || !slots[cluster.SlotMem] {
+			return nil, err
+		}
+		a.d.Log.Warn("some devices of this host cannot be looked at yet; they are given out once they can", "err", err)
 	}
 	return v, nil
 }

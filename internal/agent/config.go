@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/data"
+	"berth.dev/berth/internal/agent/device/cuda"
 	"berth.dev/berth/internal/agent/diskguard"
 	"berth.dev/berth/internal/agent/loopdisk"
 	"berth.dev/berth/internal/agent/network"
@@ -55,6 +56,8 @@ type Config struct {
 	CDIDevices []string
 	// ROCm says whether AMD GPUs are offered: "auto" where the host has some, "on" or "off".
 	ROCm string `config:"rocm"`
+	// CUDA says which NVIDIA GPUs of this host are given out, and how.
+	CUDA cuda.Config
 	// MinFree is how much of the scratch disk must be free for a kernel to be created.
 	MinFree Bytes
 	// Disk bounds what kernels may write on this host.
@@ -177,7 +180,7 @@ func DefaultConfig() Config {
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001, ROCm: ROCmAuto,
 		Users:          UsersConfig{First: 2_000_000, Count: 65_536},
 		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
-		DataListen: ":0", Network: network.DefaultConfig(),
+		DataListen: ":0", Network: network.DefaultConfig(), CUDA: cuda.DefaultConfig(),
 		Disk: DiskConfig{Scratch: 10 << 30, Method: DiskAuto, Ahead: 4, Layer: 10 << 30, LowPercent: 10, LowBytes: 6 << 30, FullPercent: 5,
 			FullBytes: 3 << 30, Interval: time.Second},
 	}
@@ -257,6 +260,9 @@ func (c Config) Validate() error {
 		}
 	}
 	if err := c.Network.Validate(); err != nil {
+		return err
+	}
+	if err := c.CUDA.Validate(); err != nil {
 		return err
 	}
 	switch c.RunnerLogLevel {

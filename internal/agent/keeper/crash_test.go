@@ -87,6 +87,10 @@ func stories() []story {
 			func(t *testing.T, r *rig, o cluster.KernelObservation) {
 				require.Equal(t, cluster.ReasonUserRequested, o.Reason)
 			}},
+		{"devices", []act{{desired(1, onPart), at(1, cluster.PhaseRunning)}, {stopped(1), at(1, cluster.PhaseEnded)}}, 1,
+			func(t *testing.T, _ *rig, o cluster.KernelObservation) {
+				require.Equal(t, cluster.ReasonUserRequested, o.Reason)
+			}},
 		{"restart", []act{{desired(1, withFolder), at(1, cluster.PhaseRunning)}, {second, at(2, cluster.PhaseRunning)},
 			{stopSecond, at(2, cluster.PhaseEnded)}}, 2,
 			func(t *testing.T, _ *rig, o cluster.KernelObservation) {
@@ -102,6 +106,8 @@ func tell(t *testing.T, s story, at int) []string {
 	r.times.Sweep = time.Hour
 	c := &crasher{at: at, hit: make(chan struct{})}
 	r.before = c.before
+	shared := newSharing()
+	r.drivers = append(r.drivers, shared)
 	r.start()
 	c.mu.Lock()
 	c.stop = r.stop
@@ -169,6 +175,7 @@ func tell(t *testing.T, s story, at int) []string {
 	logs, err := filepath.Glob(filepath.Join(r.dir, "logs", "*"))
 	require.NoError(t, err)
 	require.Empty(t, logs)
+	require.Empty(t, shared.Prepared())
 	return c.points()
 }
 

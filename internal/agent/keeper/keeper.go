@@ -38,6 +38,11 @@ type Devices interface {
 	Usable(a alloc.Allocation) error
 	// Grant turns an allocation into what a container needs.
 	Grant(a alloc.Allocation) (device.Grant, error)
+	// Prepare makes on the host what a kernel's devices need, Release ends what uses them and takes it back. Both may be repeated.
+	Prepare(ctx context.Context, kernel cluster.KernelID, a alloc.Allocation) error
+	Release(ctx context.Context, kernel cluster.KernelID) error
+	// Prepared are the kernels for which something was made, also before this process.
+	Prepared() []cluster.KernelID
 }
 
 // Ledger records what must survive the agent; *ledger.Ledger satisfies it.
@@ -138,8 +143,8 @@ type Keeper struct {
 	rev     int64           // of the newest desired state
 	// forgotten keeps the last acknowledged generations, so that a late message revives nothing; longForgotten are those before them.
 	forgotten, longForgotten map[cluster.KernelID]int64
-	// orphans counts looks at directories without an owner.
-	orphans map[cluster.KernelID]int
+	// orphans counts looks at directories without an owner, strays those at devices that were prepared for nobody.
+	orphans, strays map[cluster.KernelID]int
 	// lastUser is the user number that was given out last; toldShared are the reasons of having none that were logged.
 	lastUser   int
 	toldShared map[string]bool
@@ -162,7 +167,7 @@ func New(o Options) (*Keeper, error) {
 	k := &Keeper{
 		o: o, times: o.Times.withDefaults(), creating: make(chan struct{}, o.MaxCreating),
 		kernels: map[cluster.KernelID]*kernel{}, forgotten: map[cluster.KernelID]int64{}, orphans: map[cluster.KernelID]int{},
-		report: newReport(), reap: make(chan struct{}, 1), awake: chassis.NewAwake(o.Clock),
+		report: newReport(), reap: make(chan struct{}, 1), awake: chassis.NewAwake(o.Clock), strays: map[cluster.KernelID]int{},
 		toldShared: map[string]bool{},
 	}
 	k.images = &images{
@@ -370,6 +375,28 @@ func (k *Keeper) sweep() {
 		}
 	}
 	maps.DeleteFunc(k.orphans, func(id cluster.KernelID, _ int) bool { return !present[id] })
+	k.releaseStrays()
+}
+
+// releaseStrays takes back what drivers made for kernels that nobody knows; the caller holds mu.
+func (k *Keeper) releaseStrays() {
+	prepared := k.o.Devices.Prepared()
+	for _, id := range prepared {
+		if k.kernels[id] != nil || !k.synced {
+			continue
+		}
+		if k.strays[id]++; k.strays[id] == looks {
+			k.group.Go(func() {
+				if err := k.o.Devices.Release(k.ctx, id); err != nil {
+					k.o.Log.Warn("devices without an owner cannot be released", "kernel", id, "err", err)
+				}
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				delete(k.strays, id)
+			})
+		}
+	}
+	maps.DeleteFunc(k.strays, func(id cluster.KernelID, n int) bool { return n < looks && !slices.Contains(prepared, id) })
 }
 
 func (k *Keeper) wakeReaper() {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/agent/device"
@@ -52,7 +53,7 @@ func (n *kernel) perform(ctx context.Context, v view) error {
 	case StepRemove:
 		return n.remove(ctx, v)
 	case StepRelease:
-		return n.release(v)
+		return n.release(ctx, v)
 	case StepForget:
 		return n.forget(v)
 	case StepLook:
@@ -110,7 +111,8 @@ func rows(id cluster.KernelID, generation int64, mounts int) []ledger.Row {
 	for i := range mounts {
 		out = append(out, ledger.Row{Kind: ledger.RowMount, Key: fmt.Sprint(i)})
 	}
-	return append(out, ledger.Row{Kind: ledger.RowContainer, Key: fmt.Sprint(generation)})
+	return append(out, ledger.Row{Kind: ledger.RowDevices, Key: fmt.Sprint(generation)},
+		ledger.Row{Kind: ledger.RowContainer, Key: fmt.Sprint(generation)})
 }
 
 // reserve claims the devices and records what will be made.
@@ -251,6 +253,9 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err := k.images.check(ctx, n.image, v.desired.Spec); err != nil {
 		return err
 	}
+	if err := n.prepareDevices(ctx, v); err != nil {
+		return err
+	}
 	var place network.Place
 	if k.o.Network != nil {
 		if place, err = k.o.Network.Join(n.id, v.desired.Egress); err != nil {
@@ -304,6 +309,21 @@ func (n *kernel) grantOf(v view) (device.Grant, error) {
 		return device.Grant{}, err
 	}
 	return n.k.o.Devices.Grant(chosen)
+}
+
+// prepareDevices makes on the host what the reserved devices need; the ledger names them already.
+func (n *kernel) prepareDevices(ctx context.Context, v view) error {
+	chosen, err := alloc.Parse(v.record.Allocation)
+	if err != nil {
+		return err
+	}
+	if err := n.k.o.Before(ctx, n.id, "devices:before"); err != nil {
+		return err
+	}
+	if err := n.k.o.Devices.Prepare(ctx, n.id, chosen); err != nil {
+		return err
+	}
+	return n.k.o.Before(ctx, n.id, "devices:after")
 }
 
 // create starts a container that was left half-made: it needs no new directory.
@@ -492,7 +512,7 @@ func (n *kernel) stop(ctx context.Context, v view) error {
 	}
 	callCtx, cancel := context.WithTimeout(ctx, grace+20*time.Second)
 	defer cancel()
-	if err := k.o.Runtime.Stop(callCtx, n.id, grace); err != nil && !fault.Is(err, fault.NotFound) {
+	if err := n.endContainer(callCtx, grace); err != nil && !fault.Is(err, fault.NotFound) {
 		return fmt.Errorf("stop the container: %w", err)
 	}
 	if err := n.look(ctx); err != nil {
@@ -505,6 +525,38 @@ func (n *kernel) stop(ctx context.Context, v view) error {
 		return fault.Unavailablef("the container still runs after it was stopped")
 	}
 	return nil
+}
+
+// drainTime is how long programs on shared devices may take to let go of them after the grace, before the engine kills them.
+const drainTime = 10 * time.Second
+
+// endContainer has the engine end the container. Programs that still use shared devices when the grace is over are ended by the driver
+// first: killed in the middle of their work they can take others on the same device with them.
+func (n *kernel) endContainer(ctx context.Context, grace time.Duration) error {
+	k := n.k
+	if !slices.Contains(k.o.Devices.Prepared(), n.id) {
+		return k.o.Runtime.Stop(ctx, n.id, grace)
+	}
+	ended := make(chan struct{})
+	var drain sync.WaitGroup
+	drain.Go(func() {
+		t := k.o.Clock.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+			return
+		case <-t.C():
+		}
+		if err := k.o.Devices.Release(ctx, n.id); err != nil {
+			k.o.Log.Warn("the devices of a kernel cannot be released before its container is killed", "kernel", n.id, "err", err)
+		}
+	})
+	err := k.o.Runtime.Stop(ctx, n.id, grace+drainTime)
+	close(ended)
+	drain.Wait()
+	return err
 }
 
 // collect records the end, with the log, before anything is removed.
@@ -662,8 +714,11 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 	return nil
 }
 
-func (n *kernel) release(v view) error {
+func (n *kernel) release(ctx context.Context, v view) error {
 	k := n.k
+	if err := k.o.Devices.Release(ctx, n.id); err != nil {
+		return err
+	}
 	if err := k.o.Host.Release(n.id); err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ type Row struct {
 const (
 	RowScratch   = "scratch"   // key: directory name below the scratch root
 	RowMount     = "mount"     // key: name of the mount point below the kernel's directory of mounts
+	RowDevices   = "devices"   // key: generation; what drivers make on the host before a container uses their devices
 	RowContainer = "container" // key: generation
 )
 

@@ -28,6 +28,8 @@ type Fixture struct {
 	Break, Vanish func() device.Ref
 	// Shared are device files inside that every container with devices of this driver gets: those that control all of them.
 	Shared []string
+	// Hides are variables that every container gets, also one without devices, so that its image does not take some by itself.
+	Hides []string
 }
 
 // Run runs the suite; open is called once for every test.
@@ -201,6 +203,8 @@ func grantsNothing(w *world) {
 	for _, a := range []alloc.Allocation{nil, {}, {"somebody.else": {"x": cluster.Milli}}} {
 		g, err := w.d.Grant(a)
 		require.NoError(w, err)
+		require.Equal(w, w.fix.Hides, slices.Sorted(maps.Keys(g.Env)))
+		g.Env = nil
 		require.True(w, empty(g), "%+v", g)
 	}
 }
