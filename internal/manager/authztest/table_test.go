@@ -349,6 +349,8 @@ var matrix = []line{
 	{"resource.PlaceProject", authz.Projects, authz.Change, ofProject, theProject, checks},
 	{"resource.ProjectResourcesHidden", authz.Cluster, authz.See, ofCluster, nil, needs},
 	{"resource.SetProjectResourcesHidden", authz.Cluster, authz.Administer, ofCluster, nil, needs},
+	{"resource.SlotAliases", authz.Cluster, authz.See, ofCluster, nil, needs},
+	{"resource.SetSlotAliases", authz.Cluster, authz.Administer, ofCluster, nil, needs},
 	{"resource.Limits", authz.Users, authz.See, ofOwner, inProject, checks},
 	{"resource.CheckPresets", authz.Projects, authz.See, ofProject, theProject, checks},
 	{"resource.RecalculateUsage", authz.Cluster, authz.Administer, ofCluster, nil, needs},
