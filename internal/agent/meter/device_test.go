@@ -17,8 +17,8 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// What is measured of accelerators is told of each device, of the host together, and of a kernel that holds a device alone. A device that is
-// broken is not in it: unknown is not zero.
+// What is measured of accelerators is told of each device, of the host together, and of a kernel that holds a device alone. A device that
+// is broken is not in it: unknown is not zero.
 func TestMeasurementsOfDevices(t *testing.T) {
 	t.Parallel()
 	const gib = 1 << 30

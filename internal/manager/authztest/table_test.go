@@ -496,6 +496,8 @@ var matrix = []line{
 	{"session.SchedulerStatus", authz.Cluster, authz.See, ofCluster, nil, needs},
 	{"session.Changeable", authz.Sessions, authz.Change, ofSession, session, checks},
 	{"session.Find", authz.Sessions, authz.See, ofSession, session, checks},
+	{"session.Devices", authz.Sessions, authz.See, ofSession, session, checks},
+	{"session.Top", authz.Sessions, authz.See, ofSession, nil, lists},
 	{"session.Match", authz.Announcements, authz.See, forAll, word("s"), needs},
 	{"session.ByID", authz.Sessions, authz.See, ofSession, sessions, lists},
 	{"session.History", authz.Sessions, authz.See, ofSession, session, checks},

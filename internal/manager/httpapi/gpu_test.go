@@ -1,13 +1,17 @@
 package httpapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/api/device"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/resource"
 )
 
@@ -92,4 +96,68 @@ func TestSessionsTakeAliasesOfSlots(t *testing.T) {
 	require.EqualValues(t, 2000, other["cuda.device"])
 	require.NotContains(t, other, "cuda.shares")
 	require.NotContains(t, withPreset("without", `{"gpu":0}`), "cuda.shares")
+}
+
+// figures are what agents measured last.
+type figures map[cluster.KernelID]map[string]float64
+
+func (figures) Agents(context.Context, []cluster.AgentID) map[cluster.AgentID]map[string]float64 {
+	return nil
+}
+func (f figures) Kernels(context.Context, []cluster.KernelID) map[cluster.KernelID]map[string]float64 {
+	return f
+}
+
+func TestDevicesOfSessions(t *testing.T) {
+	t.Parallel()
+	measured := figures{}
+	c := newCell(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Live = measured })
+	eve := c.user("eve", "user", true)
+	c.giveGPUs("cuda.device", "cuda.shares")
+	id := c.running("train")
+	var kernel string
+	require.NoError(t, c.store.Pool().QueryRow(t.Context(), `UPDATE kernels SET requested_slots = $2, allocation = $3 WHERE session_id = $1
+		RETURNING id`, string(id), `{"cpu": 2000, "mem": 1073741824000, "cuda.device": 2000}`, `{"cpu": {"0": 1000, "1": 1000},
+		"mem": {"root": 1073741824000}, "cuda.device": {"GPU-0": 1000, "GPU-1": 1000}}`).Scan(&kernel))
+	measured[cluster.KernelID(kernel)] = map[string]float64{"cpu_util": 150, "mem": 1 << 20, "cuda_util": 80, "cuda_util@GPU-0": 80,
+		"cuda_util@GPU-1": 0, "cuda_mem@GPU-0": 7}
+
+	want := device.Session{ID: string(id), Name: "train", User: "admin@localhost", Status: "RUNNING", Kernels: []device.Kernel{{
+		ID: kernel, Hostname: "main1", Status: "RUNNING", Agent: string(testAgent),
+		Slots: map[string]string{"cpu": "2", "mem": "1073741824", "cuda.device": "2"},
+		Use:   map[string]float64{"cpu_util": 150, "mem": 1 << 20, "cuda_util": 80},
+		Why:   "two GPUs joined by NVLink on NUMA node 0, cores 0-1 beside them",
+		Devices: []device.Held{
+			{Slot: "cuda.device", ID: "GPU-0", Amount: "1", Model: "A100-SXM4-80GB", NUMA: new(0), Healthy: new(true),
+				Use: map[string]float64{"cuda_util": 80, "cuda_mem": 7}},
+			{Slot: "cuda.device", ID: "GPU-1", Amount: "1", Model: "A100-SXM4-80GB", NUMA: new(0), Healthy: new(true),
+				Use: map[string]float64{"cuda_util": 0}},
+			{Slot: "cpu", ID: "0", Amount: "1", NUMA: new(0), Healthy: new(true)},
+			{Slot: "cpu", ID: "1", Amount: "1", NUMA: new(0), Healthy: new(true)},
+			{Slot: "mem", ID: "root", Amount: "1073741824", Healthy: new(true)},
+		}}}}
+	var got device.Session
+	c.call("GET", "/session/train/devices", "").into(t, &got)
+	want.User = got.User
+	require.NotEmpty(t, got.User)
+	require.Equal(t, want, got)
+	var top device.Top
+	c.call("GET", "/resource/session-devices", "").into(t, &top)
+	require.Equal(t, 1, top.Total)
+	require.Equal(t, []device.Session{want}, top.Sessions)
+
+	// Strangers see nothing of it; what waits holds nothing.
+	eve.call("GET", "/session/"+string(id)+"/devices", "").problem(t, 404, "object-not-found")
+	top = device.Top{}
+	eve.call("GET", "/resource/session-devices?all=true", "").into(t, &top)
+	require.Zero(t, top.Total)
+	require.Empty(t, top.Sessions)
+	c.send(c.request("GET", "/session/train/devices", "", "")).problem(t, 401, "auth-failed")
+	require.Equal(t, 201, c.call("POST", "/session", `{"name":"waits","image":"python","enqueueOnly":true}`).status)
+	got = device.Session{}
+	c.call("GET", "/session/waits/devices", "").into(t, &got)
+	require.Equal(t, "PENDING", got.Status)
+	require.Empty(t, got.Kernels[0].Devices)
+	require.Nil(t, got.Kernels[0].Use)
+	require.Empty(t, got.Kernels[0].Why)
 }
