@@ -463,6 +463,8 @@ var rules = []rule{
 	{dir: "internal/cli/app", duty: "client verbs about apps", allow: []string{"api", "internal/cli/frame"}},
 	{dir: "internal/cli/console", duty: "the console of a cluster: opens it, or serves it here with the apps of a remote cluster",
 		allow: []string{"api", "api/login", "internal/cli/frame", "web"}},
+	{dir: "internal/cli/device", duty: "client verbs that show devices: what hosts have, what sessions hold and use",
+		allow: []string{"api", "internal/cli/frame"}},
 	{dir: "internal/cli/folder", duty: "client verbs about folders", allow: []string{"api", "internal/cli/frame"}},
 	{dir: "internal/cli/login", duty: "client verbs about logins by password, and about profiles of clusters",
 		allow: []string{"api", "api/login", "internal/cli/frame"}},

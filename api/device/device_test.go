@@ -22,7 +22,8 @@ func TestWire(t *testing.T) {
 		Machine device.Machine
 	}
 	told := all{
-		device.Top{Total: 1, AsOf: "2026-01-31T08:00:00+00:00", Sessions: []device.Session{{ID: "s1", Name: "train", User: "a@x", Status: "RUNNING",
+		device.Top{Total: 1, AsOf: "2026-01-31T08:00:00+00:00", Sessions: []device.Session{{
+			ID: "s1", Name: "train", User: "a@x", Status: "RUNNING",
 			Kernels: []device.Kernel{
 				{ID: "k1", Hostname: "main1", Status: "RUNNING", Agent: "i-1", Slots: map[string]string{"cpu": "2", "cuda.shares": "0.5"},
 					Use: map[string]float64{"cpu_util": 0}, Why: "one GPU on NUMA node 0", Devices: []device.Held{
@@ -31,7 +32,7 @@ func TestWire(t *testing.T) {
 						{Slot: "cuda.shares", ID: "GPU-9", Amount: "0.5"}}},
 				{ID: "k2", Hostname: "sub1", Status: "PULLING", Slots: map[string]string{}, Devices: []device.Held{}},
 			}}}},
-		device.Machine{Agent: "i-1", Status: "ALIVE", Schedulable: true, ResourceGroup: "default", SessionCount: 0, Sessions: []api.AgentSession{},
+		device.Machine{Agent: "i-1", Status: "ALIVE", Schedulable: true, ResourceGroup: "default", Sessions: []api.AgentSession{},
 			Devices: []device.Device{{Slot: "cuda.device", ID: "GPU-0", Model: "A100", NUMA: -1, Capacity: 1000, Healthy: false,
 				Links: map[string]int{"GPU-1": device.Fast}}}},
 	}
