@@ -30,6 +30,11 @@ type Device struct {
 	// Capacity is in thousandths of the slot's unit.
 	Capacity int64          `json:"Capacity"`
 	Links    map[string]int `json:"Links,omitempty"`
+	// Problem says why it is not healthy; Memory is its own in bytes, 0 where it has none or tells none.
+	Problem string `json:"Problem,omitempty"`
+	Memory  int64  `json:"Memory,omitempty"`
+	// Isolation is how well those who share it are kept apart: hard, driver, cooperative or none; "" is not known.
+	Isolation string `json:"Isolation,omitempty"`
 }
 
 // Machine is an agent with its devices and who holds them.
@@ -42,8 +47,6 @@ type Machine struct {
 	Sessions      []api.AgentSession `json:"sessions"`
 	// SessionCount counts all sessions; Sessions are the oldest 1,000.
 	SessionCount int `json:"session_count"`
-	// Warnings say, among others, why devices are not given out.
-	Warnings []string `json:"warnings,omitempty"`
 }
 
 // OfAgent asks what an agent has and who holds it (administrators and monitors).
@@ -60,13 +63,12 @@ func OfAgent(ctx context.Context, c *api.Client, id string) (Machine, error) {
 		SessionCount: work.SessionCount}
 	if len(a.Hardware) > 0 {
 		var told struct {
-			Devices  []Device `json:"devices"`
-			Warnings []string `json:"warnings"`
+			Devices []Device `json:"devices"`
 		}
 		if err := json.Unmarshal(a.Hardware, &told); err != nil {
 			return Machine{}, fmt.Errorf("read what agent %s tells of its devices: %w", id, err)
 		}
-		m.Devices, m.Warnings = told.Devices, told.Warnings
+		m.Devices = told.Devices
 	}
 	return m, nil
 }

@@ -34,6 +34,7 @@ func TestWire(t *testing.T) {
 			}}}},
 		device.Machine{Agent: "i-1", Status: "ALIVE", Schedulable: true, ResourceGroup: "default", Sessions: []api.AgentSession{},
 			Devices: []device.Device{{Slot: "cuda.device", ID: "GPU-0", Model: "A100", NUMA: -1, Capacity: 1000, Healthy: false,
+				Problem: "XID 79: it fell off the bus", Memory: 80 << 30, Isolation: "hard",
 				Links: map[string]int{"GPU-1": device.Fast}}}},
 	}
 	got, err := json.MarshalIndent(told, "", "  ")

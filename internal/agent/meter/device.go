@@ -22,44 +22,52 @@ const (
 // devices that it alone holds. What a kernel used of a device that others hold, too, is not known from the device. It is pure but for the
 // maps that it is given.
 func devices(u device.Usage, held map[cluster.KernelID]alloc.Allocation) {
-	byID := map[string]map[string]float64{} // hardware that fills several slots is one device
+	type card struct{ family, id string } // hardware that fills several slots is one; vendors may use the same ids
+	cardOf := func(slot cluster.SlotName, id string) card {
+		family, _, _ := strings.Cut(string(slot), ".")
+		return card{family, id}
+	}
+	byCard := map[card]map[string]float64{}
 	for _, ref := range slices.SortedFunc(maps.Keys(u.Devices), func(a, b device.Ref) int {
 		return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(string(a.Slot), string(b.Slot)))
 	}) {
 		if ref.Slot == cluster.SlotCPU || ref.Slot == cluster.SlotMem {
 			continue
 		}
-		if byID[ref.ID] == nil {
-			byID[ref.ID] = map[string]float64{}
+		at := cardOf(ref.Slot, ref.ID)
+		if byCard[at] == nil {
+			byCard[at] = map[string]float64{}
 		}
-		maps.Copy(byID[ref.ID], u.Devices[ref])
+		maps.Copy(byCard[at], u.Devices[ref])
 	}
-	holders := map[string][]cluster.KernelID{}
+	holders := map[card][]cluster.KernelID{}
 	for id, a := range held {
 		for slot, amounts := range a {
 			for dev := range amounts {
-				if slot != cluster.SlotCPU && slot != cluster.SlotMem && byID[dev] != nil && !slices.Contains(holders[dev], id) {
-					holders[dev] = append(holders[dev], id)
+				if at := cardOf(slot, dev); byCard[at] != nil && !slices.Contains(holders[at], id) {
+					holders[at] = append(holders[at], id)
 				}
 			}
 		}
 	}
 	sums, told := map[string]float64{}, 0
-	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		for _, name := range slices.Sorted(maps.Keys(byID[id])) {
-			v := byID[id][name]
+	for _, at := range slices.SortedFunc(maps.Keys(byCard), func(a, b card) int {
+		return cmp.Or(strings.Compare(a.family, b.family), strings.Compare(a.id, b.id))
+	}) {
+		for _, name := range slices.Sorted(maps.Keys(byCard[at])) {
+			v := byCard[at][name]
 			if strings.HasSuffix(name, node.EndTemperature) {
 				sums[name] = max(sums[name], v)
 			} else {
 				sums[name] += v
 			}
-			full := node.OfDevice(name, id)
+			full := node.OfDevice(name, at.id)
 			if told == maxDeviceValues || len(full) > maxDeviceName {
 				continue
 			}
 			told++
 			u.Node[full] = v
-			if of := holders[id]; len(of) == 1 && u.Kernels[of[0]] != nil {
+			if of := holders[at]; len(of) == 1 && u.Kernels[of[0]] != nil {
 				u.Kernels[of[0]][full] = v
 			}
 		}

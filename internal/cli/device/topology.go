@@ -81,13 +81,16 @@ func sorted(m device.Machine, units frame.Slots) machine {
 		if d.Slot == cpu || d.Slot == mem {
 			continue
 		}
-		i, known := at[d.ID]
+		key := kindOf(d.Slot) + "\x1f" + d.ID // vendors may use the same ids
+		i, known := at[key]
 		if !known {
 			i = len(out.cards)
-			at[d.ID], out.cards = i, append(out.cards, card{Device: d})
+			at[key], out.cards = i, append(out.cards, card{Device: d})
 		}
 		out.cards[i].slots = append(out.cards[i].slots, d)
-		out.cards[i].Healthy = out.cards[i].Healthy && d.Healthy
+		if !d.Healthy {
+			out.cards[i].Healthy, out.cards[i].Problem = false, d.Problem
+		}
 	}
 	counts := map[string]int{}
 	for i := range out.cards {
@@ -176,12 +179,18 @@ func (m machine) drawNode(b *strings.Builder, node int) {
 		}
 		health, held := "ok", m.amounts(c.slots)
 		if !c.Healthy {
-			health = "broken" + m.reason(c.ID)
+			if health = "broken"; c.Problem != "" {
+				health += ": " + c.Problem
+			}
 			if held == free {
 				held = "" // nobody can have it
 			}
 		}
-		what := strings.Join(slices.DeleteFunc([]string{c.ID, c.Model, c.PCI, health}, func(s string) bool { return s == "" }), "  ")
+		memory := ""
+		if c.Memory > 0 {
+			memory = frame.BytesText(float64(c.Memory))
+		}
+		what := strings.Join(slices.DeleteFunc([]string{c.ID, c.Model, memory, c.PCI, health}, func(s string) bool { return s == "" }), "  ")
 		lines = append(lines, []string{c.label, what, held})
 	}
 	columns(b, lines)
@@ -204,18 +213,6 @@ func columns(b *strings.Builder, lines [][]string) {
 		}
 		b.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
-}
-
-// reason is why a device is broken, as the agent warns of it.
-func (m machine) reason(id string) string {
-	for _, w := range m.Warnings {
-		if rest, ok := strings.CutPrefix(w, "device "+id+" of slot "); ok {
-			if _, why, ok := strings.Cut(rest, ": "); ok {
-				return ": " + why
-			}
-		}
-	}
-	return ""
 }
 
 func who(s api.AgentSession) string {

@@ -47,19 +47,22 @@ func four(t *testing.T, age time.Duration) wire.Machine {
 	found, err := driver.Discover(t.Context())
 	require.NoError(t, err)
 	m := wire.Machine{Agent: "i-worker1", Status: "ALIVE", Schedulable: true, ResourceGroup: "default"}
-	var devices []alloc.Device
+	type told struct { // as managers keep it
+		alloc.Device
+		Problem string
+		Memory  int64
+	}
+	var devices []told
 	for i := range 16 {
-		devices = append(devices, alloc.Device{Slot: cluster.SlotCPU, ID: strconv.Itoa(i), NUMA: i / 8, Capacity: cluster.Milli, Healthy: true})
+		devices = append(devices, told{Device: alloc.Device{Slot: cluster.SlotCPU, ID: strconv.Itoa(i), NUMA: i / 8, Capacity: cluster.Milli,
+			Healthy: true}})
 	}
 	for node := range 2 {
-		devices = append(devices, alloc.Device{Slot: cluster.SlotMem, ID: "node" + strconv.Itoa(node), NUMA: node,
-			Capacity: cluster.Whole(64 << 30), Healthy: true})
+		devices = append(devices, told{Device: alloc.Device{Slot: cluster.SlotMem, ID: "node" + strconv.Itoa(node), NUMA: node,
+			Capacity: cluster.Whole(64 << 30), Healthy: true}})
 	}
 	for _, d := range found {
-		devices = append(devices, d.Device)
-		if !d.Healthy {
-			m.Warnings = append(m.Warnings, "device "+d.ID+" of slot "+string(d.Slot)+" is not given out: "+d.Problem)
-		}
+		devices = append(devices, told{d.Device, d.Problem, d.Memory})
 	}
 	raw, err := json.Marshal(devices)
 	require.NoError(t, err)

@@ -126,7 +126,9 @@ func heldDevices(machine []alloc.Device, a alloc.Allocation, live map[string]flo
 			}
 			h := HeldDevice{Device: d, Amount: amount, Known: known}
 			if slot != cluster.SlotCPU && slot != cluster.SlotMem {
-				h.Use = measured[id]
+				family, _, _ := strings.Cut(string(slot), ".")
+				h.Use = maps.Clone(measured[id])
+				maps.DeleteFunc(h.Use, func(name string, _ float64) bool { return !strings.HasPrefix(name, family+"_") })
 			}
 			out = append(out, h)
 		}
