@@ -178,12 +178,13 @@ func TestRunSendsWhatTheFlagsSay(t *testing.T) {
 	script := t.TempDir() + "/boot.sh"
 	require.NoError(t, os.WriteFile(script, []byte("echo hi"), 0o600))
 
-	o := b.do(t, "", "run", "python", "-c", "print:1", "-r", "cpu=2", "-r", "mem=256", "-e", "A=b=c", "-e", "MINE",
+	o := b.do(t, "", "run", "python", "-c", "print:1", "-r", "cpu=2", "-r", "mem=256", "-r", "gpu=1", "-e", "A=b=c", "-e", "MINE",
 		"--tag", "x", "--bootstrap", script, "--resource-opt", "shmem=64m", "--resource-group", "gpu", "--priority", "0")
 
 	require.Equal(t, 0, o.code, o.err)
 	got := b.creates[0]
-	require.Equal(t, map[string]string{"cpu": "2", "mem": "256m"}, got.Config.Resources)
+	require.Equal(t, map[string]string{"cpu": "2", "mem": "256m", "gpu": "1"}, got.Config.Resources,
+		"what gpu means is the manager's to say")
 	require.Equal(t, map[string]string{"A": "b=c", "MINE": "own value"}, got.Config.Environ)
 	require.Equal(t, map[string]string{"shmem": "64m"}, got.Config.ResourceOpts)
 	require.Equal(t, "gpu", got.Config.ScalingGroup)

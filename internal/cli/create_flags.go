@@ -52,7 +52,8 @@ type createFlags struct {
 func (f *createFlags) add(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.StringVar(&f.name, "name", "", "name of the session (4 to 64 letters, digits, '-', '_', '.')")
-	s.StringArrayVarP(&f.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m (repeatable; default: of the preset)")
+	s.StringArrayVarP(&f.resources, "resource", "r", nil,
+		"amount of a slot, such as cpu=1, mem=512m, gpu=0.5 (repeatable; default: of the preset)")
 	s.StringVar(&f.preset, "preset", "", "named amounts, see berth preset list (default: what the image recommends, else preset default)")
 	s.StringArrayVar(&f.options, "resource-opt", nil, "resource option, such as shmem=128m (repeatable)")
 	s.StringArrayVarP(&f.environ, "env", "e", nil, "environment variable K=V, or K to pass the own value on (repeatable)")

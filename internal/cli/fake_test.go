@@ -52,7 +52,9 @@ type fakeManager struct {
 	exit   int
 	log    string
 	agents int
-	queue  fakeQueue
+	// hardware is what the first agent tells of its machine.
+	hardware string
+	queue    fakeQueue
 	// folders have a lock of their own.
 	folders fakeFolders
 	apps    fakeApps
@@ -132,6 +134,7 @@ func newFake(t *testing.T) *fakeManager {
 	handle("POST /admin/gql", f.graphql)
 	f.queueRoutes(handle)
 	f.idleRoutes(handle)
+	f.deviceRoutes(handle)
 	f.noticeRoutes(handle)
 	f.folderRoutes(mux, handle)
 	f.appRoutes(handle)
@@ -537,7 +540,11 @@ func (f *fakeManager) graphql(w http.ResponseWriter, r *http.Request) {
 		data["agent_list"] = page(items, req.Variables)
 	case strings.Contains(req.Query, "agent("):
 		if id := req.Variables["id"]; id == "i-worker1" {
-			data["agent"] = fakeAgent("i-worker1")
+			agent := fakeAgent("i-worker1")
+			if f.hardware != "" {
+				agent["hardware_metadata"] = f.hardware
+			}
+			data["agent"] = agent
 		} else {
 			data["agent"] = nil
 		}

@@ -48,7 +48,7 @@ The session goes on when the browser is closed. berth session rm ends it, and wh
 	f := cmd.Flags()
 	f.StringVar(&o.image, "image", "python", "image with Jupyter")
 	f.StringVar(&o.name, "name", "notebook", "name of the session")
-	f.StringArrayVarP(&o.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m (repeatable)")
+	f.StringArrayVarP(&o.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m, gpu=0.5 (repeatable)")
 	f.StringArrayVarP(&o.mounts, "mount", "v", nil, "folder to mount, such as data or data:/home/work/data (repeatable)")
 	f.StringArrayVarP(&o.environ, "env", "e", nil, "environment variable K=V, or K to pass the own value on (repeatable)")
 	f.StringVar(&o.group, "resource-group", "", "resource group to run in")

@@ -21,7 +21,7 @@ func (a *verbs) newPresetCreate() *cobra.Command {
 		Use:     "create NAME",
 		Short:   "Make a preset",
 		Long:    "Make a preset. Administrators only.",
-		Example: "  berth preset create large -r cpu=8 -r mem=32g -r cuda.shares=0.5 --shmem 1g",
+		Example: "  berth preset create large -r cpu=8 -r mem=32g -r gpu=0.5 --shmem 1g",
 		Args:    frame.Args(cobra.ExactArgs(1)),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			slots, err := pairs("--resource", o.resources, nil)
@@ -39,7 +39,7 @@ func (a *verbs) newPresetCreate() *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.StringArrayVarP(&o.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m (repeatable)")
+	f.StringArrayVarP(&o.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m, gpu=0.5 (repeatable)")
 	f.StringVar(&o.shm, "shmem", "", "shared memory, part of mem, such as 1g")
 	f.StringVar(&o.group, "resource-group", "", "offer it in one resource group only")
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/device"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -14,7 +15,8 @@ func (a *verbs) newSession() *cobra.Command {
 		"Create, watch and end sessions.\n\nA session is named by its name while it lives, or by its id at any time.",
 		a.newSessionCreate(), a.newSessionList(), a.newSessionInfo(), a.newSessionLogs(), a.newSessionExec(),
 		a.newSessionRm(), a.newSessionRestart(), a.newSessionRename(), a.newSessionCommit(), a.newSessionUpload(),
-		a.newSessionDownload(), a.newSessionLs(), a.newSessionEvents(), a.newSessionWait(), a.newSessionKeepAlive(), a.newSessionWhy())
+		a.newSessionDownload(), a.newSessionLs(), a.newSessionEvents(), a.newSessionWait(), a.newSessionKeepAlive(), a.newSessionWhy(),
+		device.NewTop(a.Frame))
 }
 
 // orEnded calls f with the session; when no live session has that name, it tries the

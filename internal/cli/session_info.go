@@ -2,12 +2,14 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/device"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -51,11 +53,13 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		}
 		e = &found
 	}
+	held := heldDevices(ctx, c, s)
 	if o.json {
 		return frame.PrintJSON(cmd.OutOrStdout(), struct {
 			api.SessionInfo
 			Explanation *api.Explanation `json:"explanation,omitempty"`
-		}{s, e})
+			Devices     []device.Kernel  `json:"kernelDevices,omitempty"`
+		}{s, e, held})
 	}
 	slots := frame.SlotsOf(ctx, c)
 	var f frame.Fields
@@ -82,6 +86,7 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	f.Add("image", s.Image)
 	f.Add("slots", slots.Text(s.Occupying))
 	f.Add("requested", slots.Text(s.Requested))
+	addDevices(&f, held)
 	f.Add("agents", strings.Join(s.AgentIDs, ", "))
 	f.Add("resource group", s.ResourceGroup)
 	f.Add("domain", s.Domain)
@@ -98,4 +103,43 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		f = append(f, o.app.explanationFields(slots, *e)...)
 	}
 	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
+}
+
+// heldDevices is what the containers of a session hold; nil where nothing can be said: the session has ended, waits, or the manager is
+// older.
+func heldDevices(ctx context.Context, c *api.Client, s api.SessionInfo) []device.Kernel {
+	if s.Status == api.StatusPending || slices.Contains(api.EndedStatuses, s.Status) {
+		return nil
+	}
+	told, err := device.OfSession(ctx, c, s.ID)
+	if err != nil {
+		return nil // what is shown without it is true all the same
+	}
+	return told.Kernels
+}
+
+// addDevices says of each container which accelerators it has and how its devices lie to each other.
+func addDevices(f *frame.Fields, kernels []device.Kernel) {
+	for _, k := range kernels {
+		where := ""
+		if len(kernels) > 1 {
+			where = " of " + k.Hostname
+		}
+		var list []string
+		for _, d := range k.Devices {
+			if d.Slot == "cpu" || d.Slot == "mem" {
+				continue
+			}
+			text := strings.TrimSpace(d.ID + " " + d.Model)
+			if d.Amount != "1" {
+				text = d.Amount + " of " + text
+			}
+			if d.Healthy != nil && !*d.Healthy {
+				text += " (broken)"
+			}
+			list = append(list, text)
+		}
+		f.Add("devices"+where, strings.Join(list, ", "))
+		f.Add("placed"+where, k.Why)
+	}
 }

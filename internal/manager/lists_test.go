@@ -194,6 +194,8 @@ var small = map[string]string{
 	"Folders.Volumes":              "the volumes that storage proxies announce",
 	"Sessions.Apps":                "one session",
 	"Sessions.ByID":                "what was asked for",
+	"Sessions.Top":                 "a page of Sessions.List",
+	"Resources.SlotAliases":        "a setting of at most 16",
 	"Sessions.Dependents":          "what depends on one session",
 	"Sessions.Destroy":             "what was asked for",
 	"Sessions.History":             "one session; 5,000 at most",

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/valkey-io/valkey-go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"berth.dev/berth/api"
@@ -285,7 +286,11 @@ func (m *Manager) Start() {
 		deps.WrapAgents, deps.WrapSink = f.conn, f.sink
 	}
 	var err error
-	m.Manager, err = platform.NewManager(c.tb.Context(), cfg, nil, deps)
+	var redis *valkey.ClientOption
+	if cfg.Redis.Address != "" { // there is none else
+		redis = &valkey.ClientOption{InitAddress: []string{cfg.Redis.Address}, AlwaysRESP2: true, DisableCache: true, ForceSingleClient: true}
+	}
+	m.Manager, err = platform.NewManager(c.tb.Context(), cfg, redis, deps)
 	c.check(err)
 	if cred, created := m.Admin(); created || c.admin.AccessKey == "" {
 		c.admin = cred

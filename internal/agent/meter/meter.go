@@ -149,6 +149,7 @@ func (m *Meter) sample(ctx context.Context) Sample {
 		held[k.ID] = k.Allocation
 	}
 	usage := m.Devices.Sample(ctx, held)
+	devices(usage, held)
 	s.Node = m.node(s.At, usage.Node)
 	jobs := make(chan keeper.Kernel)
 	var mu sync.Mutex

@@ -66,6 +66,7 @@ var audited = map[string]string{
 	"resource.UnsetQuota":                "quota.unset",
 	"resource.PlaceProject":              "project.place",
 	"resource.SetProjectResourcesHidden": "cluster.hide-project-resources",
+	"resource.SetSlotAliases":            "cluster.set-slot-aliases",
 	"image.Alias":                        "image.alias",
 	"image.Dealias":                      "image.dealias",
 	"image.Forget":                       "image.forget",

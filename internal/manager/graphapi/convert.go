@@ -128,70 +128,12 @@ func toContainer(k *session.Kernel, opts map[string]string) *model.ComputeContai
 		m.PreopenPorts = append(m.PreopenPorts, &k.PreopenPorts[i])
 	}
 	if k.LiveStat != nil {
-		m.LiveStat = jsonText(metrics(k.LiveStat, nil))
+		m.LiveStat = jsonText(kernelStat(k))
 	}
 	if k.LastStat != nil {
 		m.LastStat = jsonText(k.LastStat)
 	}
 	return m
-}
-
-// metric is one value in the wire's statistics: everything as text, pct only where a capacity is known.
-type metric struct {
-	Current  string `json:"current"`
-	Capacity string `json:"capacity,omitempty"`
-	Pct      string `json:"pct,omitempty"`
-	UnitHint string `json:"unit_hint"`
-}
-
-var unitHints = map[string]string{
-	"cpu_util": "percent", "cpu_want": "percent", "cpu_used": "msec", "mem": "bytes", "io_read": "bytes", "io_write": "bytes",
-	"net_rx": "bps", "net_tx": "bps", "disk": "bytes",
-}
-
-// metrics renders measured values; capacity holds the upper bounds that are known.
-func metrics(values, capacity map[string]float64) map[string]metric {
-	out := make(map[string]metric, len(values))
-	for name, v := range values {
-		m := metric{Current: number(v), UnitHint: unitHints[name]}
-		if m.UnitHint == "" {
-			m.UnitHint = "count"
-		}
-		if c := capacity[name]; c > 0 {
-			m.Capacity, m.Pct = number(c), fmt.Sprintf("%.2f", 100*v/c)
-		}
-		out[name] = m
-	}
-	return out
-}
-
-// shownUnits are those that the official client's page of an agent has words for; it ends with an error at another one.
-var shownUnits = map[string]bool{"bytes": true, "percent": true, "Celsius": true}
-
-// complete gives every metric all members, and bytes without a fraction: the official client's page of an agent needs them.
-func complete(of map[string]metric) map[string]map[string]*string {
-	out := make(map[string]map[string]*string, len(of))
-	for name, m := range of {
-		if !shownUnits[m.UnitHint] {
-			continue
-		}
-		if m.UnitHint == "bytes" {
-			m.Current, _, _ = strings.Cut(m.Current, ".")
-		}
-		if m.Pct == "" && m.UnitHint == "percent" {
-			m.Pct = m.Current
-		}
-		out[name] = map[string]*string{"current": &m.Current, "capacity": optional(m.Capacity), "pct": optional(m.Pct), "unit_hint": &m.UnitHint}
-	}
-	return out
-}
-
-func completeDevices(of map[string]map[string]metric) map[string]map[string]map[string]*string {
-	out := make(map[string]map[string]map[string]*string, len(of))
-	for name, metrics := range of {
-		out[name] = complete(metrics)
-	}
-	return out
 }
 
 func number(v float64) string {
@@ -211,18 +153,7 @@ func toAgent(a *node.Agent) *model.Agent {
 		Conditions: jsonText(a.Conditions),
 	}
 	if a.Live != nil {
-		capacity := map[string]float64{
-			"cpu_util": 100 * float64(a.Capacity[cluster.SlotCPU].Units()),
-			"mem":      float64(a.Capacity[cluster.SlotMem].Units()),
-		}
-		node := metrics(a.Live, capacity)
-		devices := map[string]map[string]metric{"cpu_util": {}, "mem": {}}
-		for name := range devices {
-			if v, ok := node[name]; ok {
-				devices[name]["root"] = v
-			}
-		}
-		m.LiveStat = jsonText(map[string]any{"node": complete(node), "devices": completeDevices(devices)})
+		m.LiveStat = jsonText(agentStat(a))
 		if v, ok := a.Live["cpu_util"]; ok {
 			m.CPUCurPct = &v
 		}

@@ -213,6 +213,8 @@ func TestAnswersOfSessions(t *testing.T) {
 	g.ask(c.site, "POST", "/session?maxWaitSeconds=1", `{"name":"slow-one","image":"python","config":{"resources":{"cpu":1,"mem":"256m"}}}`)
 	c.begin("first-one")
 	g.ask(c.site, "GET", "/session/first-one", "")
+	g.ask(c.site, "GET", "/session/first-one/devices", "")
+	g.ask(c.site, "GET", "/resource/session-devices", "")
 	g.ask(c.site, "GET", "/session/first-one/wait", "")
 	g.ask(c.site, "GET", "/session/_/match?id=first", "")
 	g.ask(c.site, "GET", "/session/_/match?id=nothing", "")

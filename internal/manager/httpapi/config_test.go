@@ -25,8 +25,8 @@ func TestSharedConfiguration(t *testing.T) {
 	require.JSONEq(t, `{"result":"true"}`, get(visible, "false"))
 	require.JSONEq(t, `{"result":null}`, get("config/redis", "true"))
 	require.JSONEq(t, `{"result":null}`, get("config/docker", "false"))
-	require.JSONEq(t, `{"result":{"docker":{"image":{"auto_pull":"digest"}},"api":{"resources":{"group_resource_visibility":"true"}}}}`,
-		get("config", "true"))
+	require.JSONEq(t, `{"result":{"docker":{"image":{"auto_pull":"digest"}},"api":{"resources":{"group_resource_visibility":"true",
+		"slot_aliases":"{\"gpu\":[\"cuda\",\"rocm\"],\"npu\":[\"*\"]}"}}}}`, get("config", "true"))
 	require.JSONEq(t, `{"result":"digest"}`, get("config/docker/image/auto_pull", "true"))
 
 	set(200, visible, `"false"`)
@@ -44,6 +44,15 @@ func TestSharedConfiguration(t *testing.T) {
 	set(400, "", `"x"`)
 	set(403, "config/docker/image/auto_pull", `"none"`)
 	set(404, "volumes/default_host", `"no:where"`)
+
+	const aliases = "config/api/resources/slot_aliases"
+	set(200, aliases, `"{\"gpu\":[\"cuda\"]}"`)
+	require.JSONEq(t, `{"result":"{\"gpu\":[\"cuda\"]}"}`, get(aliases, "false"))
+	for _, bad := range []string{`"gpu"`, `"{\"mem\":[\"cuda\"]}"`, `"{\"gpu\":[]}"`, `"{\"gpu\":[\"*\"],\"npu\":[\"*\"]}"`, `"null"`} {
+		set(400, aliases, bad)
+	}
+	require.Equal(t, 200, s.call("POST", "/config/delete", `{"key":"`+aliases+`"}`).status)
+	require.JSONEq(t, `{"result":"{\"gpu\":[\"cuda\",\"rocm\"],\"npu\":[\"*\"]}"}`, get(aliases, "false"))
 
 	set(200, "manager/status", `"frozen"`)
 	require.Equal(t, 400, s.call("POST", "/config/delete", `{"key":"manager","prefix":true}`).status)

@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/administration"
 	"berth.dev/berth/internal/manager/httpapi/credentials"
+	"berth.dev/berth/internal/manager/httpapi/device"
 	"berth.dev/berth/internal/manager/httpapi/notice"
 	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/httpapi/route"
@@ -26,7 +27,8 @@ func (a *API) partRoutes() {
 		Operations: a.operations, Folders: a.folders, Tenancy: a.tenancy, Tenancies: a.tenancies, Directory: a.directory,
 		Provision: a.provision, NodeID: a.info.NodeID, Now: a.now}
 	s, n := &scim.Handlers{Provision: a.provision}, &notice.Handlers{Notices: a.notices}
-	for _, r := range slices.Concat(c.Routes(), h.Routes(), s.Routes(), n.Routes()) {
+	d := &device.Handlers{Sessions: a.sessions, Now: a.now}
+	for _, r := range slices.Concat(c.Routes(), h.Routes(), s.Routes(), n.Routes(), d.Routes()) {
 		who := map[route.Access]access{route.Public: public, route.Probed: probed, route.Signed: signedOnly, route.Unfrozen: unfrozen}[r.Who]
 		a.handle(who, func(c *call) (err error) {
 			if r.Means != "" {

@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/idle/rule"
+	"berth.dev/berth/internal/wire/node"
 )
 
 const (
@@ -34,6 +35,9 @@ type opened struct {
 
 // measuresUse reports whether a metric belongs to the use of what is allocated: momentary values, not totals.
 func measuresUse(name string) bool {
+	if _, _, one := node.SplitDevice(name); one {
+		return false // of one device; its kernel has the sum
+	}
 	for _, end := range []string{"_util", "_mem", "_mem_total"} {
 		if strings.HasSuffix(name, end) {
 			return true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -70,6 +71,48 @@ func TestWhatIsExported(t *testing.T) {
 	now = now.Add(2*time.Minute + time.Second)
 	told(metric.KernelSeries)
 	told(metric.AgentSeries)
+}
+
+// Accelerators are told of with their agent, and with the kernel that holds them alone. What was not measured is not told.
+func TestDevicesAreExported(t *testing.T) {
+	t.Parallel()
+	const kernel = "00000000-0000-4000-8000-000000000001"
+	now := time.Date(2026, 3, 4, 10, 0, 0, 0, time.UTC)
+	e := metric.NewExporter(nil, func() time.Time { return now })
+	put := func(own, of map[string]float64) {
+		e.Put(t.Context(), "i-one", own, map[cluster.KernelID]map[string]float64{kernel: of})
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(e)
+	told := func(series string) (is []string) {
+		t.Helper()
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				labels := map[string]string{}
+				for _, l := range m.GetLabel() {
+					labels[l.GetName()] = l.GetValue()
+				}
+				if f.GetName() == series {
+					is = append(is, fmt.Sprintf("%s %s%s of %s: %g", labels["agent_id"], labels["metric_name"], labels["container_metric_name"],
+						labels["device_id"]+"/"+labels["kernel_id"], m.GetUntyped().GetValue()))
+				}
+			}
+		}
+		slices.Sort(is)
+		return is
+	}
+	put(map[string]float64{"cuda_util": 80, "cuda_util@GPU-0": 80, "cuda_mem@GPU-0": 5, "cuda_power@GPU-1": 70, "cuda_temperature@GPU-1": 41,
+		"cuda_util@GPU-1": math.NaN(), "odd@GPU-1": 1, "cuda_util@": 3},
+		map[string]float64{"cuda_util": 80, "cuda_util@GPU-0": 80, "cuda_mem@GPU-0": 5})
+	require.Equal(t, []string{"i-one cuda_mem of GPU-0/" + kernel + ": 5", "i-one cuda_power of GPU-1/: 70",
+		"i-one cuda_temperature of GPU-1/: 41", "i-one cuda_util of GPU-0/" + kernel + ": 80"}, told(metric.DeviceSeries))
+	require.Equal(t, []string{"i-one cuda_util of /" + kernel + ": 80"}, told(metric.KernelSeries))
+	require.Equal(t, []string{"i-one cuda_util of /: 80"}, told(metric.AgentSeries))
+	now = now.Add(time.Minute)
+	put(map[string]float64{"cuda_power@GPU-1": 71}, nil)
+	require.Equal(t, []string{"i-one cuda_power of GPU-1/: 71"}, told(metric.DeviceSeries))
 }
 
 type elsewhere struct {

@@ -120,8 +120,11 @@ func counter(name string) int {
 	return -1
 }
 
-// device reports whether a measurement is of devices other than cores and memory.
+// device reports whether a measurement is of devices other than cores and memory, all of them together.
 func device(name string) bool {
+	if _, _, one := node.SplitDevice(name); one {
+		return false
+	}
 	if strings.HasPrefix(name, "cpu_") || strings.HasPrefix(name, "mem_") || len(name) > 64 {
 		return false
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -239,7 +240,7 @@ func (s *Service) fill(ctx context.Context, p *Preset, in PresetInput) error {
 		}
 	}
 	if in.Slots != nil {
-		slots, err := s.presetSlots(ctx, in.Slots)
+		slots, err := s.presetSlots(ctx, in.Slots, p.ResourceGroup)
 		if err != nil {
 			return err
 		}
@@ -255,9 +256,13 @@ func (s *Service) fill(ctx context.Context, p *Preset, in PresetInput) error {
 // usual are slots that a preset may name before an agent has them.
 var usual = map[cluster.SlotName]cluster.SlotKind{"cuda.device": cluster.SlotCount, "cuda.shares": cluster.SlotCount}
 
-func (s *Service) presetSlots(ctx context.Context, in map[string]string) (cluster.Slots, error) {
+// presetSlots reads the amounts of a preset. Aliases become the slots that the preset's resource group has, or the whole cluster.
+func (s *Service) presetSlots(ctx context.Context, in map[string]string, group string) (cluster.Slots, error) {
 	known, err := s.slotKinds(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if in, err = s.realSlots(ctx, in, known, group); err != nil {
 		return nil, err
 	}
 	out := cluster.Slots{}
@@ -283,6 +288,28 @@ func (s *Service) presetSlots(ctx context.Context, in map[string]string) (cluste
 		}
 	}
 	return out, nil
+}
+
+// realSlots replaces aliases in the amounts of a preset.
+func (s *Service) realSlots(ctx context.Context, in map[string]string, known map[cluster.SlotName]cluster.SlotKind,
+	group string) (map[string]string, error) {
+	aliases, err := ReadAliases(ctx, s.d.Store)
+	if err != nil {
+		return nil, err
+	}
+	o := Offer{Group: group, Slots: known}
+	if group != "" && len(aliases.Named(o, slices.Collect(maps.Keys(in)))) > 0 {
+		agents, err := s.d.Store.LargestAgents(ctx, []string{group})
+		if err != nil {
+			return nil, fmt.Errorf("read agents of resource group %s: %w", group, err)
+		}
+		kinds := make([]map[string]string, len(agents))
+		for i, a := range agents {
+			kinds[i] = a.SlotKinds
+		}
+		o.Slots = cluster.AgreedKinds(kinds)
+	}
+	return aliases.Real(in, o)
 }
 
 // GroupUse is the use of one resource group. Remaining is what the actor could still have there.

@@ -128,6 +128,9 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if err != nil {
 		return nil, err
 	}
+	if r.Resources, groups, err = q.realSlots(ctx, r.Resources, groups, agents.rows, img.Architecture); err != nil {
+		return nil, err
+	}
 	kinds := agents.kinds
 	defaults, err := q.defaults(ctx, r, groups, limits, project, img.Architecture, agents.rows)
 	if err != nil {

@@ -3,11 +3,14 @@ package session
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/resource/limit"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/tenancy"
@@ -26,6 +29,7 @@ type lookups struct {
 	largest  memo[string, *groupAgents]
 	presets  memo[string, []dbgen.ResourcePreset]
 	quotas   memo[struct{}, *limit.Tree]
+	aliases  memo[struct{}, resource.Aliases]
 	// automatic are the mounts of sessions that name no folder, by access key, API token, project and type.
 	automatic memo[[4]string, []cluster.FolderMount]
 }
@@ -138,4 +142,26 @@ func (q *lookups) agents(ctx context.Context, groups []string) (*groupAgents, er
 		rows, err := q.s.d.Store.AgentShapes(ctx, groups)
 		return &groupAgents{rows: rows, kinds: slotKinds(rows)}, err
 	})
+}
+
+// realSlots replaces aliases such as gpu in requested amounts by slots that agents have, and leaves the resource groups where they mean
+// the same.
+func (q *lookups) realSlots(ctx context.Context, amounts map[string]string, groups []string, agents []dbgen.AgentShapesRow,
+	architecture string) (map[string]string, []string, error) {
+	kinds := slotKinds(agents)
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(amounts)), func(name string) bool { return kinds[cluster.SlotName(name)] == "" }) {
+		return amounts, groups, nil
+	}
+	aliases, err := q.aliases.get(struct{}{}, func() (resource.Aliases, error) { return resource.ReadAliases(ctx, q.s.d.Store) })
+	if err != nil {
+		return nil, nil, err
+	}
+	offers := make([]resource.Offer, len(groups))
+	for i, g := range groups {
+		here := slices.DeleteFunc(slices.Clone(agents), func(a dbgen.AgentShapesRow) bool {
+			return a.ResourceGroup != g || architecture != "" && a.Architecture != architecture
+		})
+		offers[i] = resource.Offer{Group: g, Slots: slotKinds(here)}
+	}
+	return aliases.RealIn(amounts, offers)
 }

@@ -2,6 +2,7 @@ package administration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/httpapi/route"
+	"berth.dev/berth/internal/manager/resource"
 )
 
 // The wire's shared configuration is a tree of keys in etcd. Berth keeps none of it there: each key below stands for a setting that has a
@@ -49,6 +51,23 @@ func (h *Handlers) settings() map[string]setting {
 				return h.Resources.SetProjectResourcesHidden(ctx, a, value == "false")
 			},
 			unset: "true",
+		},
+		"config/api/resources/slot_aliases": {
+			get: func(ctx context.Context, a authz.Actor) (string, error) {
+				t, err := h.Resources.SlotAliases(ctx, a)
+				if err != nil {
+					return "", err
+				}
+				text, err := json.Marshal(t)
+				return string(text), err
+			},
+			set: func(ctx context.Context, a authz.Actor, value string) error {
+				t, err := resource.ParseAliases(value)
+				if err != nil {
+					return err
+				}
+				return h.Resources.SetSlotAliases(ctx, a, t)
+			},
 		},
 		"manager/status": {
 			get: func(ctx context.Context, a authz.Actor) (string, error) {

@@ -42,8 +42,8 @@ const (
 // Sample is the mean of a kernel's measurements in one Bucket. Metrics that were not measured are absent.
 type Sample struct {
 	Bucket int64 `json:"b"` // number of the bucket since 1970
-	// Values: cpu_util and cpu_want in percent of a core, mem in bytes, <x>_util in percent of what is allocated, <x>_mem and
-	// <x>_mem_total in bytes.
+	// Values: cpu_util and cpu_want in percent of a core, mem in bytes, <x>_util in percent of one device, <x>_mem and <x>_mem_total in
+	// bytes.
 	Values map[string]float64 `json:"v"`
 }
 
@@ -226,6 +226,14 @@ func holds(s cluster.Slots, resource string) bool {
 	return false
 }
 
+// devices is how many devices of a family are held, parts of devices as parts. Who holds something else of it counts as one.
+func devices(s cluster.Slots, family string) float64 {
+	if held := s[cluster.SlotName(family+".device")] + s[cluster.SlotName(family+".shares")]; held > 0 {
+		return float64(held) / cluster.Milli
+	}
+	return 1
+}
+
 // ratio is how much of how much a kernel used.
 func ratio(s cluster.Slots, resource string, values map[string]float64) (used, of float64, ok bool) {
 	used, ok = values[resource]
@@ -239,10 +247,9 @@ func ratio(s cluster.Slots, resource string, values map[string]float64) (used, o
 	case "mem":
 		of = float64(s[cluster.SlotMem]) / cluster.Milli
 	default:
-		if _, what, _ := accelerator(resource); what == "mem" {
+		name, what, _ := accelerator(resource)
+		if of = 100 * devices(s, name); what == "mem" {
 			of = values[resource+"_total"]
-		} else {
-			of = 100
 		}
 	}
 	sane := ok && of > 0 && used >= 0 && !math.IsNaN(used) && !math.IsInf(used, 0) && !math.IsInf(of, 0)

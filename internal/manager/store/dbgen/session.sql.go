@@ -14,6 +14,36 @@ import (
 	"berth.dev/berth/internal/manager/store/dbtype"
 )
 
+const allocationsOfKernels = `-- name: AllocationsOfKernels :many
+SELECT id, allocation FROM kernels WHERE id = ANY($1::uuid[]) AND ended_at IS NULL AND status <> 'PENDING' AND agent_id IS NOT NULL
+`
+
+type AllocationsOfKernelsRow struct {
+	ID         string
+	Allocation json.RawMessage
+}
+
+// What live kernels hold of the devices of their agents.
+func (q *Queries) AllocationsOfKernels(ctx context.Context, kernels []string) ([]AllocationsOfKernelsRow, error) {
+	rows, err := q.db.Query(ctx, allocationsOfKernels, kernels)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []AllocationsOfKernelsRow{}
+	for rows.Next() {
+		var i AllocationsOfKernelsRow
+		if err := rows.Scan(&i.ID, &i.Allocation); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const countLiveSessions = `-- name: CountLiveSessions :one
 SELECT count(*)::bigint FROM sessions WHERE ended_at IS NULL AND status <> 'PENDING'
 `

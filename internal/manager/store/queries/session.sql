@@ -158,6 +158,10 @@ FROM kernels k LEFT JOIN agents a ON a.id = k.agent_id
 WHERE k.session_id = ANY(@sessions::uuid[]) OR k.id = ANY(@kernels::uuid[])
 ORDER BY k.session_id, k.local_rank;
 
+-- name: AllocationsOfKernels :many
+-- What live kernels hold of the devices of their agents.
+SELECT id, allocation FROM kernels WHERE id = ANY(@kernels::uuid[]) AND ended_at IS NULL AND status <> 'PENDING' AND agent_id IS NOT NULL;
+
 -- name: RenewLease :execrows
 UPDATE session_leases SET seconds = @seconds::integer, until = now() + make_interval(secs => @seconds::integer) WHERE session_id = @session_id;
 
