@@ -12,7 +12,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// rails is a host with two sockets, two PCIe switches at each, and at each switch two GPUs and an adapter. GPU 2n and 2n+1 and adapter n are
+// rails is a host with two sockets, two PCIe switches at each, and at each switch two GPUs and an adapter. GPU 2n, 2n+1 and adapter n are
 // at switch n. The slots of GPUs sort before and after those of adapters.
 func rails(gpu cluster.SlotName) []alloc.Device {
 	var out []alloc.Device

@@ -113,7 +113,7 @@ func (c *Chooser) choose(free []cluster.Amount, w Want, p *Policy) bool {
 	return true
 }
 
-// pickBeside takes whole units, one after the other, each from the adapter that is nearest to an accelerator of this choice. The accelerators
+// pickBeside takes whole units, one by one, each from the adapter that is nearest to an accelerator of this choice. The accelerators
 // are served evenly, and adapters that serve none yet come before others.
 func (c *Chooser) pickBeside(want cluster.Amount) {
 	from := len(c.out)
