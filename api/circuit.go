@@ -20,6 +20,7 @@ type Circuit struct {
 	Protocol    string   `json:"protocol"`
 	SessionID   string   `json:"session_id"`
 	SessionName string   `json:"session_name"`
+	Kernel      string   `json:"kernel"` // its name in the session: main1, sub1 and so on
 	Mode        string   `json:"mode"`
 	URL         string   `json:"url"`
 	Public      bool     `json:"public"`

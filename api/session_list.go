@@ -21,6 +21,7 @@ type Session struct {
 	Domain        string   `json:"domain_name,omitempty"`
 	Project       string   `json:"group_name,omitempty"`
 	ResourceGroup string   `json:"scaling_group,omitempty"`
+	ClusterSize   int      `json:"cluster_size,omitempty"`
 	Tag           *string  `json:"tag"`
 	Priority      *int     `json:"priority,omitempty"`
 	CreatedAt     string   `json:"created_at"`

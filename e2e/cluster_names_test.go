@@ -65,6 +65,25 @@ func TestClusterSession(t *testing.T) {
 		require.NotZero(t, r.code)
 		require.Contains(t, r.stderr, "main1, sub1, sub2, sub3")
 	})
+	t.Run("apps and SSH choose a kernel", func(t *testing.T) {
+		needTools(t, "ssh")
+		require.Equal(t, "sub2\n", p.must("ssh", "--kernel", "sub2", "quartet", "hostname"))
+		require.Equal(t, "main1\n", p.must("ssh", "quartet", "hostname"))
+		dir := t.TempDir()
+		config := filepath.Join(dir, "config")
+		require.NoError(t, os.WriteFile(config, []byte(p.must("ssh-config")), 0o600))
+		r := p.tool(dir, "", "ssh", "-F", config, "-o", "BatchMode=yes", "sub3.quartet.berth", "hostname")
+		require.Equal(t, "sub3\n", r.stdout, r.stderr)
+		p.must("session", "exec", "--kernel", "sub1", "quartet", "--", "sh", "-c",
+			"mkdir -p www && hostname >www/name && cd www && setsid python3 -m http.server 8123 >/dev/null 2>&1 </dev/null &")
+		p.eventually("the app of sub1 is noticed", func() bool {
+			return strings.Contains(p.must("app", "list", "--kernel", "sub1", "quartet"), "port-8123")
+		})
+		require.NotContains(t, p.must("app", "list", "quartet"), "port-8123", "the main kernel has no such app")
+		tab := newTab(t)
+		v := tab.open(strings.TrimSpace(p.must("app", "open", "--kernel", "sub1", "quartet", "8123", "--no-browser")))
+		require.Equal(t, "sub1\n", v.get("/name"))
+	})
 	t.Run("mpirun", func(t *testing.T) {
 		require.ElementsMatch(t, []string{"main1", "sub1"}, strings.Fields(inside("mpirun -H main1,sub1 hostname")))
 		require.ElementsMatch(t, hosts, strings.Fields(inside(`mpirun -H $BACKENDAI_CLUSTER_HOSTS hostname`)))

@@ -156,7 +156,8 @@ func (f *fakeManager) appRoutes(handle func(pattern string, h func(w http.Respon
 		defer a.mu.Unlock()
 		out := []map[string]any{}
 		for _, k := range a.circuits {
-			if s := r.URL.Query().Get("session"); s == "" || s == k["session_id"] || s == k["session_name"] {
+			s, kernel, _ := strings.Cut(r.URL.Query().Get("session"), ":")
+			if (s == "" || s == k["session_id"] || s == k["session_name"]) && (kernel == "" || kernel == k["kernel"]) {
 				out = append(out, k)
 			}
 		}

@@ -518,3 +518,42 @@ func TestAppNamesComplete(t *testing.T) {
 	require.Equal(t, "mylab\n:4\n", b.do(t, "", "__complete", "app", "open", "my").out)
 	require.Equal(t, "jupyter\n:4\n", b.do(t, "", "__complete", "port-forward", "mylab", "j").out)
 }
+
+// TestAppsOfOneKernel: --kernel leads every verb about apps to that kernel, and without it the main one is meant.
+func TestAppsOfOneKernel(t *testing.T) {
+	t.Parallel()
+	b := withLab(t)
+	main, sub := circuitOf("1", "mylab", "jupyter"), circuitOf("2", "mylab", "jupyter")
+	main["kernel"], sub["kernel"] = "main1", "sub1"
+	b.apps.circuits = []map[string]any{main, sub}
+
+	require.Contains(t, b.do(t, "", "app", "list", "mylab").out, "declared   http://127.0.0.1:10201\n")
+	require.Contains(t, b.do(t, "", "app", "list", "--kernel", "sub1", "mylab").out, "declared   http://127.0.0.1:10202\n")
+	require.Contains(t, b.do(t, "", "app", "list").out, "mylab:sub1  jupyter  http://127.0.0.1:10202")
+	o := b.do(t, "", "app", "list", "--kernel", "sub1")
+	require.Equal(t, 2, o.code)
+	require.Contains(t, o.err, "--kernel needs a session")
+
+	require.Equal(t, 0, b.do(t, "", "app", "open", "--no-browser", "--kernel", "sub1", "mylab", "jupyter").code)
+	require.Equal(t, 1, b.called("POST /session/"+firstID+":sub1/start-service"))
+	require.Contains(
+		t, b.do(t, "", "app", "open", "--kernel", "sub1", "mylab", "nope").err,
+		"kernel sub1 of session mylab has no app nope; it has: db, jupyter, sshd, vscode\n  next: berth app list --kernel sub1 mylab",
+	)
+	require.Equal(t, "app jupyter of kernel sub1 of session mylab is stopped\n", b.do(t, "", "app", "stop", "--kernel", "sub1", "mylab",
+		"jupyter").err)
+	require.Equal(t, 1, b.called("POST /session/"+firstID+":sub1/shutdown-service"))
+	require.Equal(t, 0, b.do(t, "", "app", "share", "--kernel", "sub1", "mylab", "jupyter", "--public").code)
+	require.Nil(t, main["public"], "the other kernel's stays")
+	require.Equal(t, true, sub["public"])
+	require.Equal(t, "http://127.0.0.1:10201 is closed (app jupyter)\n", b.do(t, "", "app", "close", "mylab", "jupyter").err)
+	require.Equal(t, "http://127.0.0.1:10202 is closed (app jupyter)\n", b.do(t, "", "app", "close", "--kernel", "sub1", "mylab").err)
+	require.Contains(t, b.do(t, "", "app", "close", "--kernel", "sub1", "mylab").err, "nothing of kernel sub1 of session mylab is published")
+
+	o = b.during(t, 1, func(lines []string) {
+		addr, _, _ := strings.Cut(lines[0], " -> ")
+		require.Equal(t, "HELLO", exchange(t, addr, "hello"))
+	}, "port-forward", "--kernel", "sub1", "mylab", "db:0")
+	require.Equal(t, 0, o.code, o.err)
+	require.Equal(t, 1, b.called("POST /session/"+firstID+":sub1/tickets"))
+}

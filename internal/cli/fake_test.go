@@ -186,6 +186,7 @@ func (f *fakeManager) called(call string) int {
 
 // find locates a session by id, or by name while it lives. The caller holds mu.
 func (f *fakeManager) find(w http.ResponseWriter, key string) *fakeSession {
+	key, _, _ = strings.Cut(key, ":") // all kernels are alike
 	if s := f.sessions[key]; s != nil {
 		return s
 	}
@@ -595,7 +596,7 @@ func (f *fakeManager) listSessions(vars map[string]any) []map[string]any {
 		}
 		items = append(items, map[string]any{
 			"id": id, "name": s.Name, "type": strings.ToUpper(s.Type), "status": s.Status, "status_info": s.StatusInfo, "image": s.Image,
-			"result": s.Result, "created_at": s.CreatedAt, "occupying_slots": `{"cpu":"1","mem":"536870912"}`, "access_key": fakeAccess,
+			"result": s.Result, "created_at": s.CreatedAt, "occupying_slots": `{"cpu":"1","mem":"536870912"}`, "access_key": fakeAccess, "cluster_size": max(s.ClusterSize, 1),
 		})
 	}
 	return items

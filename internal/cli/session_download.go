@@ -26,7 +26,7 @@ func (a *verbs) newSessionDownload() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&o.dest, "dest", ".", "directory to write to; it is made when missing")
 	_ = cmd.MarkFlagDirname("dest")
-	kernelFlag(cmd, &o.kernel)
+	frame.KernelFlag(cmd, &o.kernel)
 	return cmd
 }
 
@@ -39,7 +39,7 @@ func (o *sessionDownloadOptions) run(ctx context.Context, cmd *cobra.Command, c 
 		return fmt.Errorf("open directory: %w", err)
 	}
 	defer root.Close()
-	err = c.DownloadFiles(ctx, inKernel(args[0], o.kernel), args[1:], root, func(name string, _ int64) {
+	err = c.DownloadFiles(ctx, frame.InKernel(args[0], o.kernel), args[1:], root, func(name string, _ int64) {
 		fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(o.dest, filepath.FromSlash(name)))
 	})
 	if err != nil && api.IsNotFound(err) {

@@ -35,7 +35,7 @@ func (a *verbs) newSessionExec() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&o.stdin, "interactive", "i", false, "pass standard input to the program")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the program a terminal")
-	kernelFlag(cmd, &o.kernel)
+	frame.KernelFlag(cmd, &o.kernel)
 	// Flags after the session belong to the program, also without --.
 	f.SetInterspersed(false)
 	return cmd
@@ -67,7 +67,7 @@ func (o *sessionExecOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		}
 		defer restore()
 	}
-	code, err := c.Exec(ctx, inKernel(session, o.kernel), e, s)
+	code, err := c.Exec(ctx, frame.InKernel(session, o.kernel), e, s)
 	if err != nil {
 		return sessionHint(err)
 	}

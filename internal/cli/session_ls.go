@@ -28,7 +28,7 @@ func (a *verbs) newSessionLs() *cobra.Command {
 		RunE:    a.Run(o.run),
 	}
 	frame.JSONFlag(cmd, &o.json)
-	kernelFlag(cmd, &o.kernel)
+	frame.KernelFlag(cmd, &o.kernel)
 	return cmd
 }
 
@@ -37,7 +37,7 @@ func (o *sessionLsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	if len(args) == 2 {
 		dir = args[1]
 	}
-	list, err := c.ListFiles(ctx, inKernel(args[0], o.kernel), dir)
+	list, err := c.ListFiles(ctx, frame.InKernel(args[0], o.kernel), dir)
 	if err != nil {
 		return sessionHint(err)
 	}

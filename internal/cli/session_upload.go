@@ -22,7 +22,7 @@ func (a *verbs) newSessionUpload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.UploadFiles(ctx, inKernel(args[0], kernel), uploads); err != nil {
+			if err := c.UploadFiles(ctx, frame.InKernel(args[0], kernel), uploads); err != nil {
 				return sessionHint(err)
 			}
 			plural := "s"
@@ -33,6 +33,6 @@ func (a *verbs) newSessionUpload() *cobra.Command {
 			return nil
 		}),
 	}
-	kernelFlag(cmd, &kernel)
+	frame.KernelFlag(cmd, &kernel)
 	return cmd
 }

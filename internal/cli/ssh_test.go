@@ -200,3 +200,37 @@ func TestCode(t *testing.T) {
 	o = b.doWith(t, strings.NewReader(""), &bytes.Buffer{}, "code", "mylab")
 	require.Equal(t, b.apps.proxy.URL+"/setup?token=once\n", o.out)
 }
+
+// TestSSHIntoOneKernel: a kernel has a host name, a key and a host key of its own.
+func TestSSHIntoOneKernel(t *testing.T) {
+	t.Parallel()
+	b, home := withHome(t)
+	dir := filepath.Join(home, ".cache", "berth", "ssh", firstID, "sub1")
+	b.started.run = func(io.Reader, io.Writer, io.Writer, []string) int { return 0 }
+	require.Equal(t, 0, b.do(t, "", "ssh", "--kernel", "sub1", "mylab", "hostname").code)
+	text := strings.Join(b.started.runs[0], " ")
+	for _, want := range []string{
+		"-o HostKeyAlias=berth-" + firstID + "-sub1 ", `-o IdentityFile="` + dir + `/id_container"`, " ssh-proxy " + firstID + ":sub1 ",
+		" -- sub1.mylab.berth hostname",
+	} {
+		require.Contains(t, text, want)
+	}
+	require.FileExists(t, filepath.Join(dir, "id_container"))
+	require.Equal(t, 1, b.called("POST /session/"+firstID+":sub1/download"))
+	require.Equal(t, outcome{"SSH-2.0-X", "", 0}, b.do(t, "ssh-2.0-x", "ssh-proxy", firstID+":sub1"))
+	require.Equal(t, 1, b.called("POST /session/"+firstID+":sub1/tickets"))
+	o := b.do(t, "", "ssh", "--kernel", "../x", "mylab")
+	require.Equal(t, 2, o.code)
+	require.Contains(t, o.err, "is not the name of a kernel")
+
+	require.NotContains(t, b.do(t, "", "ssh-config").out, "sub1")
+	b.mu.Lock()
+	b.sessions[firstID].ClusterSize = 3
+	b.mu.Unlock()
+	config := b.do(t, "", "ssh-config").out
+	for _, host := range []string{"mylab.berth", "main1.mylab.berth", "sub1.mylab.berth", "sub2.mylab.berth"} {
+		require.Contains(t, config, "\nHost "+host+"\n")
+	}
+	require.NotContains(t, config, "sub3")
+	require.Contains(t, config, "ssh-proxy "+firstID+":sub2\n")
+}

@@ -4,7 +4,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -28,38 +27,38 @@ func (a *verbs) newApp() *cobra.Command {
 		"Open what listens inside a session, and say who may use it.\n\n"+
 			"An app is named as berth app list shows it, or by a port that it listens on. Opening one publishes it at an address of its\n"+
 			"own, for you alone; share lets others in, close takes the address away. berth port-forward reaches an app without\n"+
-			"publishing it.",
+			"publishing it. Each kernel of a session with several has apps of its own: --kernel chooses one.",
 		a.newList(), a.newOpen(), a.newStop(), a.newShare(), a.newClose())
 }
 
 // missing says that an app does not exist, and what does.
-func missing(session api.SessionInfo, name string, list []api.App) error {
+func missing(at place, name string, list []api.App) error {
 	if _, err := strconv.ParseUint(name, 10, 16); err == nil {
-		return frame.Hint(fmt.Errorf("nothing listens on port %s of session %s", name, session.Name),
-			"start the program in the session, then look with berth app list %s", session.Name)
+		return frame.Hint(fmt.Errorf("nothing listens on port %s of %s", name, at.text()),
+			"start the program in the session, then look with berth app list %s", at.operand())
 	}
 	names := make([]string, len(list))
 	for i, a := range list {
 		names[i] = a.Name
 	}
 	return frame.Hint(
-		fmt.Errorf("session %s has no app %s; it has: %s", session.Name, name, frame.Names(names)), "berth app list %s", session.Name,
+		fmt.Errorf("%s has no app %s; it has: %s", at.text(), name, frame.Names(names)), "berth app list %s", at.operand(),
 	)
 }
 
 // find takes an app by its name, or by a port that it listens on.
-func find(session api.SessionInfo, list []api.App, name string) (api.App, error) {
+func find(at place, list []api.App, name string) (api.App, error) {
 	port, _ := strconv.Atoi(name)
 	for _, a := range list {
 		if a.Name == name || port > 0 && a.HasPort(port) {
 			return a, nil
 		}
 	}
-	return api.App{}, missing(session, name, list)
+	return api.App{}, missing(at, name, list)
 }
 
 // only finds the app that a session is for: its one HTTP app, or the one besides those that were installed in it.
-func only(session api.SessionInfo, list []api.App) (api.App, error) {
+func only(at place, list []api.App) (api.App, error) {
 	var found, installed []api.App
 	for _, a := range list {
 		switch {
@@ -81,13 +80,14 @@ func only(session api.SessionInfo, list []api.App) (api.App, error) {
 		names[i] = a.Name
 	}
 	return api.App{}, frame.Usage(
-		frame.Hint(fmt.Errorf("say which app of session %s: %s", session.Name, frame.Names(names)), "berth app list %s", session.Name),
+		frame.Hint(fmt.Errorf("say which app of %s: %s", at.text(), frame.Names(names)), "berth app list %s", at.operand()),
 	)
 }
 
-// circuitsOf lists what is published of an app, or of all of a session's apps.
-func circuitsOf(ctx context.Context, c *api.Client, session, app string) ([]api.Circuit, error) {
-	list, err := c.Circuits(ctx, session)
+// circuitsOf lists what is published of an app of a kernel, "" being the main one, or of all of a kernel's apps, or with neither of all apps
+// of all kernels.
+func circuitsOf(ctx context.Context, c *api.Client, session, kernel, app string) ([]api.Circuit, error) {
+	list, err := c.Circuits(ctx, frame.InKernel(session, kernel))
 	if err != nil {
 		return nil, err
 	}
@@ -96,16 +96,19 @@ func circuitsOf(ctx context.Context, c *api.Client, session, app string) ([]api.
 	}
 	var out []api.Circuit
 	for _, k := range list {
-		if k.App == app {
+		if k.App == app && (kernel != "" || ofMain(k)) {
 			out = append(out, k)
 		}
 	}
 	return out, nil
 }
 
+// ofMain reports whether a circuit leads to its session's main kernel. Managers of before that can publish no others and name none.
+func ofMain(k api.Circuit) bool { return k.Kernel == "" || k.Kernel == mainKernel }
+
 // published is circuitsOf for verbs that need one at least; the session may have ended.
-func published(ctx context.Context, c *api.Client, session, app string) ([]api.Circuit, error) {
-	list, err := circuitsOf(ctx, c, session, app)
+func published(ctx context.Context, c *api.Client, session, kernel, app string) ([]api.Circuit, error) {
+	list, err := circuitsOf(ctx, c, session, kernel, app)
 	if api.IsNotFound(err) {
 		if _, e := frame.RunningSession(ctx, c, session); e != nil {
 			err = e
@@ -117,10 +120,11 @@ func published(ctx context.Context, c *api.Client, session, app string) ([]api.C
 	if len(list) > 0 {
 		return list, nil
 	}
+	at := place{api.SessionInfo{Name: session}, kernel}
 	if app == "" {
-		return nil, frame.Hint(errors.New("nothing of session "+session+" is published"), "berth app list %s", session)
+		return nil, frame.Hint(fmt.Errorf("nothing of %s is published", at.text()), "berth app list %s", at.operand())
 	}
-	return nil, frame.Hint(fmt.Errorf("app %s of session %s is not published", app, session), "berth app open %s %s", session, app)
+	return nil, frame.Hint(fmt.Errorf("app %s of %s is not published", app, at.text()), "berth app open %s %s", at.operand(), app)
 }
 
 // complete completes a session and then the names of its apps.

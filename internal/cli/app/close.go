@@ -10,10 +10,11 @@ import (
 )
 
 func (a *verbs) newClose() *cobra.Command {
-	return &cobra.Command{
+	kernel := ""
+	cmd := &cobra.Command{
 		Use:   "close SESSION [APP]",
 		Short: "Take the address of an app away",
-		Long: `Take the address of an app away, or those of all apps of a session. Whoever uses it is disconnected at once, and the
+		Long: `Take the address of an app away, or those of all apps of a session or of one of its kernels. Whoever uses it is disconnected at once, and the
 address is never used for the same again. The program goes on; berth app stop ends it.`,
 		Example:           "  berth app close mylab jupyter",
 		Args:              frame.Args(cobra.RangeArgs(1, 2)),
@@ -23,7 +24,7 @@ address is never used for the same again. The program goes on; berth app stop en
 			if len(args) == 2 {
 				app = args[1]
 			}
-			list, err := published(ctx, c, args[0], app)
+			list, err := published(ctx, c, args[0], kernel, app)
 			if err != nil {
 				return err
 			}
@@ -37,4 +38,6 @@ address is never used for the same again. The program goes on; berth app stop en
 			return nil
 		}),
 	}
+	frame.KernelFlag(cmd, &kernel)
+	return cmd
 }

@@ -30,6 +30,7 @@ const (
 type forwardOptions struct {
 	*verbs
 	address string
+	kernel  string
 	json    bool
 }
 
@@ -53,6 +54,7 @@ reach the local port, on this machine by default, can use it.`,
 		}),
 	}
 	cmd.Flags().StringVar(&o.address, "address", "127.0.0.1", "address of this machine to listen on")
+	frame.KernelFlag(cmd, &o.kernel)
 	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
@@ -60,6 +62,7 @@ reach the local port, on this machine by default, can use it.`,
 // Forward is one app at a local port.
 type Forward struct {
 	Session string `json:"session"` // id
+	Kernel  string `json:"kernel,omitempty"`
 	App     string `json:"app,omitempty"`
 	Port    int    `json:"port,omitempty"` // inside the container; 0 means the app's first
 	Local   string `json:"local"`          // host:port
@@ -114,7 +117,8 @@ func (o *forwardOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cli
 	if err != nil {
 		return err
 	}
-	apps, err := c.Apps(ctx, info.ID)
+	at := place{info, o.kernel}
+	apps, err := c.Apps(ctx, at.ref())
 	if err != nil {
 		return err
 	}
@@ -127,8 +131,8 @@ func (o *forwardOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cli
 	}()
 	for i := range list {
 		f := &list[i]
-		f.Session = info.ID
-		if err := f.choose(cmd, info, apps); err != nil {
+		f.Session, f.Kernel = info.ID, o.kernel
+		if err := f.choose(cmd, at, apps); err != nil {
 			return err
 		}
 		if err := f.listen(o.address); err != nil {
@@ -158,17 +162,17 @@ func (o *forwardOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cli
 }
 
 // choose finds the app that is meant. A port that no app is known at is used all the same: a program may open it later.
-func (f *Forward) choose(cmd *cobra.Command, info api.SessionInfo, apps []api.App) error {
-	app, err := find(info, apps, f.text)
+func (f *Forward) choose(cmd *cobra.Command, at place, apps []api.App) error {
+	app, err := find(at, apps, f.text)
 	switch {
 	case err != nil && f.Port != 0:
-		frame.Say(cmd, "nothing is known to listen on port %d of session %s yet", f.Port, info.Name)
+		frame.Say(cmd, "nothing is known to listen on port %d of %s yet", f.Port, at.text())
 		return nil
 	case err != nil:
 		return err
 	case app.State == api.AppMissing:
 		return frame.Hint(
-			fmt.Errorf("app %s of session %s cannot be started: %s", app.Name, info.Name, detailOf(app)), "berth app list %s", info.Name,
+			fmt.Errorf("app %s of %s cannot be started: %s", app.Name, at.text(), detailOf(app)), "berth app list %s", at.operand(),
 		)
 	case app.Name != f.text:
 		f.text = app.Name + ":" + f.text
@@ -270,7 +274,7 @@ func (f Forward) accept(ctx context.Context, c *api.Client, failed func(error)) 
 		all.Go(func() {
 			defer func() { <-free }()
 			defer local.Close()
-			remote, err := c.DialApp(ctx, f.Session, f.App, f.Port)
+			remote, err := c.DialApp(ctx, frame.InKernel(f.Session, f.Kernel), f.App, f.Port)
 			if err == nil {
 				err = frame.Join(ctx, local, remote)
 			}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -13,7 +14,8 @@ import (
 
 type listOptions struct {
 	*verbs
-	json bool
+	kernel string
+	json   bool
 }
 
 func (a *verbs) newList() *cobra.Command {
@@ -27,12 +29,16 @@ published by you or shared with you.`,
 		Args:              frame.Args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: a.CompleteSessions(nil),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			if len(args) == 0 && o.kernel != "" {
+				return frame.Usage(frame.Hint(errors.New("--kernel needs a session"), "berth app list SESSION --kernel %s", o.kernel))
+			}
 			if len(args) == 0 {
 				return o.published(ctx, cmd, c)
 			}
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
+	frame.KernelFlag(cmd, &o.kernel)
 	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
@@ -48,12 +54,13 @@ func (o *listOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client
 	if err != nil {
 		return err
 	}
-	apps, err := c.Apps(ctx, info.ID)
+	at := place{info, o.kernel}
+	apps, err := c.Apps(ctx, at.ref())
 	if err != nil {
 		return err
 	}
 	// What is published is an addition: a manager without app proxies has apps all the same.
-	circuits, err := c.Circuits(ctx, info.ID)
+	circuits, err := c.Circuits(ctx, at.ref())
 	if err != nil && !api.IsNotFound(err) {
 		frame.Say(cmd, "where they are published cannot be told: %v", err)
 	}
@@ -61,7 +68,7 @@ func (o *listOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client
 	for i, a := range apps {
 		out[i].App = a
 		for _, k := range circuits {
-			if k.App == a.Name {
+			if k.App == a.Name && (o.kernel != "" || ofMain(k)) {
 				out[i].Circuits = append(out[i].Circuits, k)
 			}
 		}
@@ -105,9 +112,17 @@ func (o *listOptions) published(ctx context.Context, cmd *cobra.Command, c *api.
 		if k.ExpiresAt != nil {
 			expires = k.ExpiresAt.UTC().Format("2006-01-02 15:04 UTC")
 		}
-		t.Rows = append(t.Rows, []string{k.SessionName, k.App, where(k), audience(k), expires})
+		t.Rows = append(t.Rows, []string{sessionOf(k), k.App, where(k), audience(k), expires})
 	}
 	return t.Write(cmd.OutOrStdout(), o.Colour(cmd.OutOrStdout()))
+}
+
+// sessionOf words which session a circuit leads to, and which of its kernels unless that is the main one.
+func sessionOf(k api.Circuit) string {
+	if ofMain(k) {
+		return k.SessionName
+	}
+	return frame.InKernel(k.SessionName, k.Kernel)
 }
 
 func portsOf(ports []int) string {

@@ -24,6 +24,7 @@ type openOptions struct {
 // Opener publishes an app and opens it.
 type Opener struct {
 	*frame.Frame
+	Kernel    string // of a session with several; "" is the main one
 	NoBrowser bool
 	Public    bool
 	Allow     []string
@@ -57,6 +58,7 @@ and open it.`,
 			return o.run(ctx, cmd, c, args)
 		}),
 	}
+	frame.KernelFlag(cmd, &o.Kernel)
 	f := cmd.Flags()
 	f.BoolVar(&o.NoBrowser, "no-browser", false, "only print the address")
 	f.BoolVar(&o.Public, "public", false, "let everybody in, without a login")
@@ -93,23 +95,24 @@ func (o *openOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client
 	if err != nil {
 		return err
 	}
-	list, err := c.Apps(ctx, info.ID)
+	at := place{info, o.Kernel}
+	list, err := c.Apps(ctx, at.ref())
 	if err != nil {
 		return err
 	}
 	var app api.App
 	if name == "" {
-		app, err = only(info, list)
-	} else if app, err = find(info, list, name); err != nil {
-		err = couldBe(ctx, c, info, name, err)
+		app, err = only(at, list)
+	} else if app, err = find(at, list, name); err != nil {
+		err = couldBe(ctx, c, at, name, err)
 	}
 	if err != nil {
 		return err
 	}
 	if (app.State == api.AppReady || app.State == api.AppStarting) && len(o.Arguments)+len(o.Envs) > 0 {
 		return frame.Hint(
-			fmt.Errorf("app %s of session %s runs already, so it takes no arguments", app.Name, info.Name),
-			"berth app stop %s %s, then open it again", info.Name, app.Name,
+			fmt.Errorf("app %s of %s runs already, so it takes no arguments", app.Name, at.text()),
+			"berth app stop %s %s, then open it again", at.operand(), app.Name,
 		)
 	}
 	out, err := o.Publish(ctx, cmd, c, info, app)
@@ -131,7 +134,7 @@ func (o *openOptions) enter(ctx context.Context, cmd *cobra.Command, c *api.Clie
 		return false, nil
 	}
 	for _, k := range list {
-		if k.SessionName != session && k.SessionID != session || app != "" && k.App != app {
+		if k.SessionName != session && k.SessionID != session || app != "" && k.App != app || o.Kernel != "" && k.Kernel != o.Kernel {
 			continue
 		}
 		address, err := c.EnterCircuit(ctx, k.ID)
@@ -180,12 +183,12 @@ func (o *openOptions) start(cmd *cobra.Command) error {
 }
 
 // couldBe asks how an app that is not listed may be had; unlisted is the answer when the session does not know either.
-func couldBe(ctx context.Context, c *api.Client, session api.SessionInfo, name string, unlisted error) error {
+func couldBe(ctx context.Context, c *api.Client, at place, name string, unlisted error) error {
 	if _, err := strconv.ParseUint(name, 10, 16); err == nil {
 		return unlisted
 	}
-	if _, err := c.StartApp(ctx, session.ID, api.StartApp{App: name}); api.HasCode(err, api.CodeAppMissing) {
-		return fmt.Errorf("open app %s of session %s: %w", name, session.Name, err)
+	if _, err := c.StartApp(ctx, at.ref(), api.StartApp{App: name}); api.HasCode(err, api.CodeAppMissing) {
+		return fmt.Errorf("open app %s of %s: %w", name, at.text(), err)
 	}
 	return unlisted
 }
@@ -224,9 +227,10 @@ func checkAllowed(list []string) error {
 
 // Publish starts an app and publishes it.
 func (o *Opener) Publish(ctx context.Context, cmd *cobra.Command, c *api.Client, info api.SessionInfo, app api.App) (api.Published, error) {
+	at := place{info, o.Kernel}
 	if app.State == api.AppMissing {
 		return api.Published{}, frame.Hint(
-			fmt.Errorf("app %s of session %s cannot be started: %s", app.Name, info.Name, detailOf(app)), "berth app list %s", info.Name,
+			fmt.Errorf("app %s of %s cannot be started: %s", app.Name, at.text(), detailOf(app)), "berth app list %s", at.operand(),
 		)
 	}
 	signals, stopSignals := o.Interrupts()
@@ -238,17 +242,17 @@ func (o *Opener) Publish(ctx context.Context, cmd *cobra.Command, c *api.Client,
 	if app.State == api.AppStopped || app.State == api.AppFailed {
 		p.Say("starting")
 	}
-	launch, err := c.StartApp(ctx, info.ID, api.StartApp{App: app.Name, Envs: o.Envs, Arguments: o.Arguments})
+	launch, err := c.StartApp(ctx, at.ref(), api.StartApp{App: app.Name, Envs: o.Envs, Arguments: o.Arguments})
 	if err != nil {
 		if api.HasCode(err, api.CodeNoAppProxy) {
-			return api.Published{}, frame.Hint(err, "berth port-forward %s %s reaches it without one", info.Name, app.Name)
+			return api.Published{}, frame.Hint(err, "berth port-forward %s %s reaches it without one", at.operand(), app.Name)
 		}
-		return api.Published{}, fmt.Errorf("start app %s of session %s: %w", app.Name, info.Name, err)
+		return api.Published{}, fmt.Errorf("start app %s of %s: %w", app.Name, at.text(), err)
 	}
 	if app.Origin == api.AppNoticed && !app.HTTP() {
 		// A program that was busy is known better now that it was opened.
-		if list, err := c.Apps(ctx, info.ID); err == nil {
-			if again, err := find(info, list, app.Name); err == nil {
+		if list, err := c.Apps(ctx, at.ref()); err == nil {
+			if again, err := find(at, list, app.Name); err == nil {
 				app = again
 			}
 		}
@@ -257,7 +261,7 @@ func (o *Opener) Publish(ctx context.Context, cmd *cobra.Command, c *api.Client,
 		App: app.Name, Protocol: app.Protocol, Public: o.Public, Allowed: o.Allow, Mode: o.Mode, ProxyPort: o.Port, Label: o.Label,
 	})
 	if api.IsProxyUnreachable(err) {
-		err = frame.Hint(err, "berth port-forward %s %s reaches the app through the manager", info.Name, app.Name)
+		err = frame.Hint(err, "berth port-forward %s %s reaches the app through the manager", at.operand(), app.Name)
 	}
 	return out, err
 }
@@ -269,7 +273,8 @@ func (o *Opener) Show(cmd *cobra.Command, info api.SessionInfo, app api.App, out
 			return err
 		}
 		frame.Say(
-			cmd, "app %s speaks %s; connect to it from here, or berth port-forward %s %s", app.Name, app.Protocol, info.Name, app.Name,
+			cmd, "app %s speaks %s; connect to it from here, or berth port-forward %s %s", app.Name, app.Protocol,
+			place{info, o.Kernel}.operand(), app.Name,
 		)
 		return nil
 	}

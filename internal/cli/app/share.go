@@ -22,6 +22,7 @@ type shareOptions struct {
 	allow    []string
 	expire   time.Duration
 	revoke   bool
+	kernel   string
 	json     bool
 }
 
@@ -53,6 +54,7 @@ Whoever it is shared with opens it with berth app open, or follows its address a
 	)
 	f.DurationVar(&o.expire, "expire", 0, "close it after this time, such as 2h")
 	f.BoolVar(&o.revoke, "revoke", false, "end what visitors have now; they have to enter anew")
+	frame.KernelFlag(cmd, &o.kernel)
 	frame.JSONFlag(cmd, &o.json)
 	cmd.MarkFlagsMutuallyExclusive("public", "private")
 	cmd.MarkFlagsMutuallyExclusive("private", "user")
@@ -112,7 +114,7 @@ func (o *shareOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clien
 	if _, err := o.change(api.Circuit{}); err != nil {
 		return err
 	}
-	list, err := published(ctx, c, session, app)
+	list, err := published(ctx, c, session, o.kernel, app)
 	if err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (o *shareOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clien
 			return fmt.Errorf("share app %s of session %s: %w", app, session, err)
 		}
 	}
-	if list, err = circuitsOf(ctx, c, session, app); err != nil {
+	if list, err = circuitsOf(ctx, c, session, o.kernel, app); err != nil {
 		return err
 	}
 	if o.json {

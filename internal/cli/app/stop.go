@@ -11,7 +11,8 @@ import (
 )
 
 func (a *verbs) newStop() *cobra.Command {
-	return &cobra.Command{
+	kernel := ""
+	cmd := &cobra.Command{
 		Use:   "stop SESSION APP",
 		Short: "Stop an app inside a session",
 		Long: `Stop the program of an app inside a session. Its address stays and answers again once the app is opened anew; berth app
@@ -24,25 +25,28 @@ close takes the address away instead and lets the program go on.`,
 			if err != nil {
 				return err
 			}
-			list, err := c.Apps(ctx, info.ID)
+			at := place{info, kernel}
+			list, err := c.Apps(ctx, at.ref())
 			if err != nil {
 				return err
 			}
-			app, err := find(info, list, args[1])
+			app, err := find(at, list, args[1])
 			if err != nil {
 				return err
 			}
 			if app.Origin == api.AppIntrinsic {
 				return frame.Hint(
 					fmt.Errorf("app %s belongs to every session and cannot be stopped", app.Name),
-					"berth app close %s %s takes its address away", info.Name, app.Name,
+					"berth app close %s %s takes its address away", at.operand(), app.Name,
 				)
 			}
-			if err := c.StopApp(ctx, info.ID, app.Name); err != nil {
-				return fmt.Errorf("stop app %s of session %s: %w", app.Name, info.Name, err)
+			if err := c.StopApp(ctx, at.ref(), app.Name); err != nil {
+				return fmt.Errorf("stop app %s of %s: %w", app.Name, at.text(), err)
 			}
-			frame.Say(cmd, "app %s of session %s is stopped", app.Name, info.Name)
+			frame.Say(cmd, "app %s of %s is stopped", app.Name, at.text())
 			return nil
 		}),
 	}
+	frame.KernelFlag(cmd, &kernel)
+	return cmd
 }

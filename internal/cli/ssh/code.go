@@ -43,6 +43,7 @@ has one; else the address is printed that a VS Code elsewhere takes.`,
 			return o.run(ctx, cmd, c, args[0], dir)
 		}),
 	}
+	frame.KernelFlag(cmd, &o.Kernel)
 	cmd.Flags().BoolVar(&o.NoBrowser, "no-browser", false, "start nothing, only print the address")
 	return cmd
 }
@@ -53,13 +54,16 @@ func (o *codeOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client
 		return err
 	}
 	host := info.Name + suffix
+	if o.Kernel != "" {
+		host = o.Kernel + "." + host
+	}
 	if program, err := o.Programs.LookPath("code"); err == nil && !o.NoBrowser {
 		if err := o.verbs.configured(ctx, cmd, c, host); err != nil {
 			return err
 		}
 		return o.Programs.Start(program, "--folder-uri", "vscode-remote://ssh-remote+"+host+(&url.URL{Path: dir}).EscapedPath())
 	}
-	list, err := c.Apps(ctx, info.ID)
+	list, err := c.Apps(ctx, frame.InKernel(info.ID, o.Kernel))
 	if err != nil {
 		return err
 	}

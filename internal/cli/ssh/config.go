@@ -41,7 +41,7 @@ func (a *verbs) newConfig() *cobra.Command {
 		Use:   "ssh-config",
 		Short: "Make plain ssh, scp, rsync and editors know every running session",
 		Long: `Print a configuration by which plain ssh, scp, sftp, rsync, VS Code and JetBrains know every running session of yours as
-NAME.berth. With --write it goes into ~/.ssh/berth_config, replacing what an earlier one wrote; sessions that start
+NAME.berth, and the kernels of sessions with several as sub1.NAME.berth. With --write it goes into ~/.ssh/berth_config, replacing what an earlier one wrote; sessions that start
 afterwards need another one.`,
 		Example: `  berth ssh-config --write --include
   scp -r results mylab.berth:/home/work/
@@ -81,7 +81,13 @@ func (o *configOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clie
 	if cache, err := o.CacheDir("ssh"); err == nil {
 		forgetOld(cache, entries, o.Now())
 	}
-	frame.Say(cmd, "%s knows %s", path, frame.Count(len(entries), "session"))
+	sessions := 0
+	for _, e := range entries {
+		if e.kernel == "" {
+			sessions++
+		}
+	}
+	frame.Say(cmd, "%s knows %s", path, frame.Count(sessions, "session"))
 	return o.offerInclude(cmd, dir)
 }
 
@@ -101,16 +107,43 @@ func (o *configOptions) entries(ctx context.Context, cmd *cobra.Command, c *api.
 		list = list[:maxEntries]
 	}
 	var out []entry
+	seen := map[string]bool{}
 	for _, s := range list {
-		e, err := o.entry(api.SessionInfo{ID: s.ID, Name: s.Name})
+		e, err := o.entry(api.SessionInfo{ID: s.ID, Name: s.Name}, "")
 		if err != nil {
 			frame.Say(cmd, "left out: %v", err)
 			continue
 		}
-		if len(out) > 0 && out[len(out)-1].host == e.host {
-			continue
+		if !seen[e.host] {
+			seen[e.host], out = true, append(out, e)
 		}
-		out = append(out, e)
+	}
+	return o.withKernels(cmd, list, out, seen)
+}
+
+// withKernels adds the kernels of sessions with several, whose names follow from their number. A session's own name comes first.
+func (o *configOptions) withKernels(cmd *cobra.Command, list []api.Session, out []entry, seen map[string]bool) ([]entry, error) {
+	for _, s := range list {
+		for i := range s.ClusterSize {
+			kernel := fmt.Sprintf("sub%d", i)
+			if i == 0 {
+				if s.ClusterSize == 1 {
+					break
+				}
+				kernel = "main1"
+			}
+			if len(out) >= maxEntries {
+				frame.Say(cmd, "only the first %d sessions and kernels are named", maxEntries)
+				return out, nil
+			}
+			e, err := o.entry(api.SessionInfo{ID: s.ID, Name: s.Name}, kernel)
+			if err != nil { // said already
+				break
+			}
+			if !seen[e.host] {
+				seen[e.host], out = true, append(out, e)
+			}
+		}
 	}
 	return out, nil
 }

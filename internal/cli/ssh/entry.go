@@ -33,27 +33,37 @@ const (
 
 // entry is what SSH programs need to know of a session.
 type entry struct {
-	id, host string
-	dir      string // private, of this session alone
-	proxy    string // shell command that carries the bytes
+	id     string // of the session
+	kernel string // of a session with several; "" is the main one
+	host   string
+	dir    string // private, of this session alone
+	proxy  string // shell command that carries the bytes
 }
 
-// sessionName and sessionID are what may become part of a configuration that programs read.
+// sessionName, sessionID and kernelName are what may become part of a configuration that programs read.
 var (
 	sessionName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 	sessionID   = regexp.MustCompile(`^[0-9a-fA-F][0-9a-fA-F-]{7,63}$`)
+	kernelName  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 )
 
-// entry makes the entry of a session; it opens no connection.
-func (a *verbs) entry(info api.SessionInfo) (entry, error) {
+// entry makes the entry of a session, or of one of its kernels; it opens no connection.
+func (a *verbs) entry(info api.SessionInfo, kernel string) (entry, error) {
 	if !sessionName.MatchString(info.Name) || !sessionID.MatchString(info.ID) {
 		return entry{}, fmt.Errorf("session %q with id %q cannot be a host of SSH", info.Name, info.ID)
+	}
+	if kernel != "" && !kernelName.MatchString(kernel) {
+		return entry{}, frame.Usage(frame.Hint(fmt.Errorf("%q is not the name of a kernel", kernel), "name one such as sub1"))
+	}
+	host, below := info.Name+suffix, []string{"ssh", info.ID}
+	if kernel != "" {
+		host, below = kernel+"."+host, append(below, kernel)
 	}
 	self, err := a.self()
 	if err != nil {
 		return entry{}, fmt.Errorf("find this program: %w", err)
 	}
-	dir, err := a.CacheDir("ssh", info.ID)
+	dir, err := a.CacheDir(below...)
 	if err != nil {
 		return entry{}, fmt.Errorf("make a place for the session's key: %w", err)
 	}
@@ -61,7 +71,20 @@ func (a *verbs) entry(info api.SessionInfo) (entry, error) {
 	for i, w := range words {
 		words[i] = quoted(w)
 	}
-	return entry{id: info.ID, host: info.Name + suffix, dir: dir, proxy: strings.Join(append(words, info.ID), " ")}, nil
+	e := entry{id: info.ID, kernel: kernel, host: host, dir: dir}
+	e.proxy = strings.Join(append(words, e.ref()), " ")
+	return e, nil
+}
+
+// ref is how the API names what the entry leads to.
+func (e entry) ref() string { return frame.InKernel(e.id, e.kernel) }
+
+// alias is under which its host key is remembered.
+func (e entry) alias() string {
+	if e.kernel == "" {
+		return "berth-" + e.id
+	}
+	return "berth-" + e.id + "-" + e.kernel
 }
 
 // settings are the options of the session's host, in the words of ssh_config.
@@ -69,7 +92,7 @@ func (e entry) settings() [][2]string {
 	file := func(name string) string { return `"` + percent(filepath.Join(e.dir, name)) + `"` }
 	return [][2]string{
 		{"User", user},
-		{"HostKeyAlias", "berth-" + e.id},
+		{"HostKeyAlias", e.alias()},
 		{"UserKnownHostsFile", file("known_hosts")},
 		// A session makes its host key at its start, and nobody else answers behind the ticket: the first one is taken.
 		{"StrictHostKeyChecking", "accept-new"},
@@ -99,7 +122,7 @@ func (e entry) ensureKey(ctx context.Context, c *api.Client, after time.Time) (c
 		info.ModTime().After(after) {
 		return true, nil
 	}
-	text, err := fetchKey(ctx, c, e.id, e.dir)
+	text, err := fetchKey(ctx, c, e.ref(), e.dir)
 	if err != nil {
 		return false, fmt.Errorf("fetch the key of the session: %w", err)
 	}

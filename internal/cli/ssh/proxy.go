@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -22,9 +23,9 @@ type proxyOptions struct {
 func (a *verbs) newProxy() *cobra.Command {
 	o := &proxyOptions{verbs: a}
 	cmd := &cobra.Command{
-		Use:   "ssh-proxy SESSION",
+		Use:   "ssh-proxy SESSION[:KERNEL]",
 		Short: "Carry an SSH connection to a session (for ProxyCommand)",
-		Long: `Connect standard input and output to the SSH server of a session. This is for the ProxyCommand of ssh; berth ssh-config
+		Long: `Connect standard input and output to the SSH server of a session, or of one of its kernels. This is for the ProxyCommand of ssh; berth ssh-config
 writes it.`,
 		Example: "  ssh -o ProxyCommand='berth ssh-proxy mylab' work@mylab",
 		Args:    frame.Args(cobra.ExactArgs(1)),
@@ -43,13 +44,14 @@ func (o *proxyOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clien
 	defer giveUp()
 	var fetched sync.WaitGroup
 	defer fetched.Wait()
-	if e, err := o.entry(api.SessionInfo{ID: session, Name: session}); err == nil {
+	id, kernel, _ := strings.Cut(session, ":")
+	if e, err := o.entry(api.SessionInfo{ID: id, Name: id}, kernel); err == nil {
 		fetched.Go(func() { _, _ = e.ensureKey(fetching, c, o.Now().Add(-keyLife)) })
 	}
 	conn, err := c.DialApp(ctx, session, o.app, 0)
 	if err != nil {
 		giveUp()
-		if _, e := frame.RunningSession(ctx, c, session); e != nil {
+		if _, e := frame.RunningSession(ctx, c, id); e != nil {
 			return e // says what has become of the session
 		}
 		return err

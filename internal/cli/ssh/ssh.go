@@ -51,6 +51,7 @@ type sshOptions struct {
 	tty       bool
 	noTTY     bool
 	verbose   bool
+	kernel    string
 }
 
 func (a *verbs) newSSH() *cobra.Command {
@@ -64,6 +65,7 @@ Nothing has to be set up: the session's own key is fetched into a private direct
 that session alone. berth ssh-config does the same for plain ssh, scp, sftp, rsync and editors.`,
 		Example: `  berth ssh mylab
   berth ssh mylab nvidia-smi
+  berth ssh --kernel sub1 mylab
   berth ssh -L 5432:127.0.0.1:5432 -N mylab`,
 		Args:              frame.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.CompleteSessions(nil),
@@ -81,6 +83,7 @@ that session alone. berth ssh-config does the same for plain ssh, scp, sftp, rsy
 	f.BoolVarP(&o.noCommand, "no-command", "N", false, "run nothing, only forward ports")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give a COMMAND a terminal too")
 	f.BoolVarP(&o.noTTY, "no-tty", "T", false, "give the shell no terminal")
+	frame.KernelFlag(cmd, &o.kernel)
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "show what ssh does")
 	return cmd
 }
@@ -100,7 +103,7 @@ func (o *sshOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client,
 	if err != nil {
 		return err
 	}
-	e, err := o.entry(info)
+	e, err := o.entry(info, o.kernel)
 	if err != nil {
 		return err
 	}

@@ -184,7 +184,7 @@ func (s *Service) Bind(ctx context.Context, req proxy.LaunchRequest) (proxy.Bind
 	if l.Request != nil {
 		return none, otherLaunch(l)
 	}
-	if _, err := s.session(ctx, cluster.SessionID(l.SessionID)); err != nil {
+	if _, err := s.session(ctx, cluster.SessionID(l.SessionID), l.KernelID); err != nil {
 		return none, err
 	}
 	_, asked, err := asks(l, req)

@@ -30,6 +30,7 @@ type Circuit struct {
 	Protocol    string
 	SessionID   cluster.SessionID
 	SessionName string
+	Kernel      string // its name in the session
 	Mode        proxy.Mode
 	URL         string // "" when the proxy has no address for it: it is reached by id
 	Public      bool
@@ -74,7 +75,7 @@ func mayVisit(a authz.Actor, v dbgen.CircuitViewsRow) error {
 func (s *Service) seen(a authz.Actor, v dbgen.CircuitViewsRow, all map[string]Proxy) Circuit {
 	c := v.Circuit
 	out := Circuit{ID: c.ID, App: c.App, Protocol: c.Protocol, SessionID: cluster.SessionID(c.SessionID), SessionName: v.SessionName,
-		Mode: proxy.Mode(c.Mode), Public: c.Public,
+		Kernel: v.KernelName, Mode: proxy.Mode(c.Mode), Public: c.Public,
 		Mine: authz.Circuits.May(a, authz.Change, circuitObject(v)), Allowed: []string{}, SharedUsers: []string{}, SharedProjects: []string{},
 		CreatedAt: c.CreatedAt.UTC()}
 	label, port := "", 0
@@ -99,21 +100,24 @@ func (s *Service) seen(a authz.Actor, v dbgen.CircuitViewsRow, all map[string]Pr
 	return out
 }
 
-// Circuits lists what the actor owns or may visit by a share; with a session, all of that session, which the actor must see.
+// Circuits lists what the actor owns or may visit by a share; with a session, all of that session, which the actor must see, and with
+// SESSION:KERNEL all of that kernel.
 func (s *Service) Circuits(ctx context.Context, a authz.Actor, session string, owner cluster.AccessKey) ([]Circuit, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	var of *string
+	var of, kernel *string
 	if session != "" {
-		v, err := s.d.Sessions.Find(ctx, a, session, owner)
+		v, k, err := s.kernel(ctx, a, session, owner)
 		if err != nil {
 			return nil, err
 		}
-		id := string(v.ID)
-		of = &id
+		of = new(string(v.ID))
+		if strings.Contains(session, ":") {
+			kernel = new(string(k.ID))
+		}
 	}
-	ids, err := s.d.Store.CircuitsInReach(ctx, of, string(a.UserID), maxListed)
+	ids, err := s.d.Store.CircuitsInReach(ctx, of, kernel, string(a.UserID), maxListed)
 	if err != nil {
 		return nil, fmt.Errorf("list circuits: %w", err)
 	}

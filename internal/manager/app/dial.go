@@ -36,7 +36,7 @@ func (s *Service) Reach(ctx context.Context, a authz.Actor, ref string, owner cl
 	if err != nil {
 		return nil, err
 	}
-	t, err := start(ctx, run.NewClient(run.Options{Transport: way}), r.Name, want)
+	t, err := start(ctx, run.NewClient(run.Options{Transport: way}), r, want)
 	if err != nil {
 		return nil, err
 	}

@@ -47,12 +47,13 @@ func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cl
 	if err != nil {
 		return Launched{}, err
 	}
-	t, err := start(ctx, run.NewClient(run.Options{Transport: way}), r.Name, w)
+	t, err := start(ctx, run.NewClient(run.Options{Transport: way}), r, w)
 	if err != nil {
 		return Launched{}, err
 	}
-	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: string(a.UserID), App: w.App, AskedPort: int32(w.Port),
-		Protocol: t.protocol, Target: int32(t.port), Path: t.path, Started: startedWith(w),
+	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, KernelID: &r.KernelID, UserID: string(a.UserID), App: w.App,
+		AskedPort: int32(w.Port),
+		Protocol:  t.protocol, Target: int32(t.port), Path: t.path, Started: startedWith(w),
 		Proxy: name})
 	return Launched{Token: token, Address: address}, err
 }
@@ -88,9 +89,9 @@ func (s *Service) launchToken(ctx context.Context, l dbgen.AddLaunchParams) (str
 
 // Conf makes a launch token for whoever knows the secret of the proxy of that name (proxies): the older way that clients of a
 // coordinator go. The session must be one of the access key, and one that a manager named to this proxy: somebody started an app of it
-// within the life of a launch token, and was sent to this proxy.
+// within the life of a launch token, and was sent to this proxy. Apps of its main kernel alone are reached this way.
 func (s *Service) Conf(ctx context.Context, name string, req proxy.ConfRequest) (proxy.ConfReply, error) {
-	r, err := s.session(ctx, cluster.SessionID(req.Session))
+	r, err := s.session(ctx, cluster.SessionID(req.Session), nil)
 	if err != nil {
 		return proxy.ConfReply{}, err
 	}
@@ -141,7 +142,7 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if err != nil {
 		return none, err
 	}
-	r, err := s.session(ctx, cluster.SessionID(l.SessionID))
+	r, err := s.session(ctx, cluster.SessionID(l.SessionID), l.KernelID)
 	if err != nil {
 		return none, err
 	}
@@ -232,7 +233,7 @@ func dropUnopened(ctx context.Context, tx *store.Tx, w wish, id string) error {
 	if !ok {
 		return nil
 	}
-	if _, err := tx.HoldAppSession(ctx, w.session.ID); err != nil && !store.Missing(err) { // as everybody: the session before its circuits
+	if _, err := tx.HoldAppSession(ctx, &w.session.KernelID, w.session.ID); err != nil && !store.Missing(err) { // as everybody: the session before its circuits
 		return fmt.Errorf("hold session %s: %w", w.session.Name, err)
 	}
 	gone, err := tx.DropUnopened(ctx, id, w.session.ID, w.proxy.Name, string(w.by))
@@ -251,7 +252,7 @@ func (s *Service) started(ctx context.Context, r dbgen.AppSessionRow, l dbgen.Ap
 	client, err := s.look(r)
 	if err == nil {
 		var t target
-		if t, err = start(ctx, client, r.Name, want); err == nil {
+		if t, err = start(ctx, client, r, want); err == nil {
 			return t, nil
 		}
 	}
@@ -462,7 +463,7 @@ func (s *Service) Ticket(ctx context.Context, a authz.Actor, ref string, owner c
 	if w.proxy, err = chosen(all, r.WsproxyAddr); err != nil {
 		return Ticket{}, err
 	}
-	if w.target, err = start(ctx, run.NewClient(run.Options{Transport: way}), r.Name, want); err != nil {
+	if w.target, err = start(ctx, run.NewClient(run.Options{Transport: way}), r, want); err != nil {
 		return Ticket{}, err
 	}
 	keys, err := s.Keys(ctx, w.proxy.Name)

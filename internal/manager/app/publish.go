@@ -110,7 +110,7 @@ func (s *Service) publish(ctx context.Context, tx *store.Tx, w wish) (id string,
 	if err != nil {
 		return "", false, err
 	}
-	status, err := tx.HoldAppSession(ctx, w.session.ID)
+	status, err := tx.HoldAppSession(ctx, &w.session.KernelID, w.session.ID)
 	switch {
 	case store.Missing(err) || err == nil && status != cluster.Running:
 		return "", false, notRunning(w.session.Name)

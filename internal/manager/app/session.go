@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -37,13 +38,14 @@ const maxAppName = 64
 // listPatience bounds how long a list waits for the runner; the image's declarations do after that.
 const listPatience = 5 * time.Second
 
-// session reads what publishing needs of one and says whether its apps can be reached: nobody's right is checked.
-func (s *Service) session(ctx context.Context, id cluster.SessionID) (dbgen.AppSessionRow, error) {
+// session reads what publishing needs of one and of one of its kernels, nil being the main one, and says whether the apps of that can be
+// reached: nobody's right is checked.
+func (s *Service) session(ctx context.Context, id cluster.SessionID, kernel *string) (dbgen.AppSessionRow, error) {
 	canonical, ok := cluster.CanonicalUUID(string(id))
 	if !ok {
 		return dbgen.AppSessionRow{}, authz.NotFound(sessionNoun, string(id))
 	}
-	r, err := s.d.Store.AppSession(ctx, canonical)
+	r, err := s.d.Store.AppSession(ctx, kernel, canonical)
 	if store.Missing(err) {
 		return r, authz.NotFound(sessionNoun, string(id))
 	}
@@ -71,7 +73,7 @@ func notRunning(name string) error {
 		WithNext("wait until it is RUNNING, or start it again")
 }
 
-// use authorises the actor to use the apps of a session and reads it.
+// use authorises the actor to use the apps of a session, or with a reference SESSION:KERNEL those of one of its kernels, and reads it.
 func (s *Service) use(ctx context.Context, a authz.Actor, ref string,
 	owner cluster.AccessKey) (dbgen.AppSessionRow, *session.Runner, error) {
 	if err := authz.Authenticated(a); err != nil {
@@ -81,15 +83,39 @@ func (s *Service) use(ctx context.Context, a authz.Actor, ref string,
 	if err != nil {
 		return dbgen.AppSessionRow{}, nil, err
 	}
-	r, err := s.session(ctx, way.Kernel.SessionID)
+	r, err := s.session(ctx, way.Kernel.SessionID, new(string(way.Kernel.ID)))
 	if err != nil {
 		return r, nil, err
 	}
-	if r.KernelID != string(way.Kernel.ID) {
-		return r, nil, fault.Conflictf("apps of session %s are those of its main kernel", r.Name).
-			WithNext("name the session alone; its kernels reach each other by SSH")
-	}
 	return r, way, nil
+}
+
+// kernel finds a session that the actor may see with one of its kernels: the main one, or with a reference SESSION:KERNEL that one, by its
+// name in the session or its id.
+func (s *Service) kernel(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (*session.Session, session.Kernel, error) {
+	ref, name, _ := strings.Cut(ref, ":") // neither names nor ids of sessions have a colon
+	v, err := s.d.Sessions.Find(ctx, a, ref, owner)
+	if err != nil {
+		return nil, session.Kernel{}, err
+	}
+	k, err := v.Kernel(name)
+	return v, k, err
+}
+
+// place words in which session an app is, and in which of its kernels unless that is the main one.
+func place(r dbgen.AppSessionRow) string {
+	if r.KernelRank == 0 {
+		return "session " + r.Name
+	}
+	return "kernel " + r.KernelName + " of session " + r.Name
+}
+
+// operand is how verbs of the command line name what place names.
+func operand(r dbgen.AppSessionRow) string {
+	if r.KernelRank == 0 {
+		return r.Name
+	}
+	return "--kernel " + r.KernelName + " " + r.Name
 }
 
 func objectOf(r dbgen.AppSessionRow) authz.Object {
@@ -106,19 +132,15 @@ func (s *Service) look(r dbgen.AppSessionRow) (*run.Client, error) {
 		cluster.KernelID(r.KernelID))}), nil
 }
 
-// Apps lists the apps of a session: as its runner knows them while it runs, else as its image declares them (their state is
-// "" then). Everybody who may see the session may.
+// Apps lists the apps of a session's main kernel, or with a reference SESSION:KERNEL of that one: as its runner knows them while it runs,
+// else as its image declares them (their state is "" then). Everybody who may see the session may.
 func (s *Service) Apps(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) ([]run.App, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	v, err := s.d.Sessions.Find(ctx, a, ref, owner)
+	v, k, err := s.kernel(ctx, a, ref, owner)
 	if err != nil {
 		return nil, err
-	}
-	k := v.MainKernel()
-	if k == nil {
-		return nil, authz.NotFound("main kernel", ref)
 	}
 	if v.Status == cluster.Running && k.Status == cluster.Running && s.d.Streams != nil {
 		ctx, cancel := context.WithTimeout(ctx, listPatience)
@@ -183,7 +205,7 @@ type target struct {
 }
 
 // start makes an app run and says where it answers.
-func start(ctx context.Context, c *run.Client, session string, w Want) (target, error) {
+func start(ctx context.Context, c *run.Client, r dbgen.AppSessionRow, w Want) (target, error) {
 	if w.Port < 0 || w.Port > 65535 || w.App == "" && w.Port == 0 {
 		return target{}, fault.Invalidf("%d is not the port of an app", w.Port).
 			WithNext("name an app, or a port from 1 to 65535")
@@ -192,26 +214,26 @@ func start(ctx context.Context, c *run.Client, session string, w Want) (target, 
 		return target{app: fmt.Sprintf("port-%d", w.Port), protocol: string(run.AppTCP), port: w.Port, path: "/"}, nil
 	}
 	if len(w.App) > maxAppName {
-		return target{}, noApp(w.App, session)
+		return target{}, noApp(w.App, r)
 	}
-	r, err := c.StartApp(ctx, w.App, run.AppStartRequest{Port: w.Port, Envs: w.Envs, Arguments: w.Arguments})
+	got, err := c.StartApp(ctx, w.App, run.AppStartRequest{Port: w.Port, Envs: w.Envs, Arguments: w.Arguments})
 	if err != nil {
 		if fault.Is(err, fault.NotFound) && (fault.ReasonOf(err) == "" || fault.ReasonOf(err) == "object-not-found" ||
 			fault.ReasonOf(err) == "no-such-app") {
-			return target{}, noApp(w.App, session)
+			return target{}, noApp(w.App, r)
 		}
-		return target{}, startFailed(w.App, session, err)
+		return target{}, startFailed(w.App, r, err)
 	}
 	// The runner lives among the session's own programs: what it says may be theirs.
-	if r.Port < 1 || r.Port > 65535 || r.App.Name == "" || len(r.App.Name) > maxAppName || !slices.Contains(visible, protocolOf(r.App)) {
-		return target{}, startFailed(w.App, session, fault.Conflictf("its answer makes no sense (app %.80q, protocol %.20q, port %d)", r.App.Name,
-			r.App.Protocol, r.Port))
+	if got.Port < 1 || got.Port > 65535 || got.App.Name == "" || len(got.App.Name) > maxAppName || !slices.Contains(visible, protocolOf(got.App)) {
+		return target{}, startFailed(w.App, r, fault.Conflictf("its answer makes no sense (app %.80q, protocol %.20q, port %d)", got.App.Name,
+			got.App.Protocol, got.Port))
 	}
-	return target{app: r.App.Name, protocol: protocolOf(r.App), port: r.Port, path: pathOf(r.App.URLTemplate, r.Port)}, nil
+	return target{app: got.App.Name, protocol: protocolOf(got.App), port: got.Port, path: pathOf(got.App.URLTemplate, got.Port)}, nil
 }
 
 // startFailed tells apart an app that does not come up, which is the session's matter, from a way that is broken.
-func startFailed(app, session string, err error) error {
+func startFailed(app string, r dbgen.AppSessionRow, err error) error {
 	switch fault.KindOf(err) {
 	case fault.Conflict, fault.Internal, fault.Timeout, fault.Exhausted:
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -219,7 +241,7 @@ func startFailed(app, session string, err error) error {
 		}
 		next := fault.NextOf(err)
 		if next == "" {
-			next = "look at the app's log in session " + session
+			next = "look at the app's log in " + place(r)
 		}
 		return fault.Conflictf("app %s did not start", app).WithReason("kernel-execution-failed").WithCause(err).WithNext("%s", next)
 	}
@@ -233,10 +255,10 @@ func protocolOf(a run.App) string {
 	return string(a.Protocol)
 }
 
-func noApp(app, session string) error {
+func noApp(app string, r dbgen.AppSessionRow) error {
 	e := authz.NotFound(appNoun, fmt.Sprintf("%.64s", app))
 	if f, ok := e.(*fault.Error); ok {
-		return f.WithNext("see what session %s offers with `berth app list %s`", session, session)
+		return f.WithNext("see what %s offers with `berth app list %s`", place(r), operand(r))
 	}
 	return e
 }
@@ -252,12 +274,12 @@ func (s *Service) Stop(ctx context.Context, a authz.Actor, ref string, owner clu
 	}
 	if _, err := run.NewClient(run.Options{Transport: way}).StopApp(ctx, app); err != nil {
 		if fault.Is(err, fault.NotFound) {
-			return noApp(app, r.Name)
+			return noApp(app, r)
 		}
 		return fmt.Errorf("stop app %s: %w", app, err)
 	}
 	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		gone, err := tx.DropCircuitsOfApp(ctx, r.ID, app)
+		gone, err := tx.DropCircuitsOfApp(ctx, r.KernelID, app)
 		if err != nil {
 			return fmt.Errorf("close what was published of app %s: %w", app, err)
 		}

@@ -138,7 +138,8 @@ func (a *API) proxyVersion(c *call) error {
 // circuitOf is a published way to an app; our extension.
 func circuitOf(v app.Circuit) api.Circuit {
 	return api.Circuit{
-		ID: v.ID, App: v.App, Protocol: v.Protocol, SessionID: string(v.SessionID), SessionName: v.SessionName, Mode: string(v.Mode), URL: v.URL,
+		ID: v.ID, App: v.App, Protocol: v.Protocol, SessionID: string(v.SessionID), SessionName: v.SessionName,
+		Kernel: v.Kernel, Mode: string(v.Mode), URL: v.URL,
 		Public: v.Public, Mine: v.Mine, Allowed: v.Allowed, Users: v.SharedUsers, Projects: v.SharedProjects,
 		CreatedAt: api.Time{Time: v.CreatedAt}, ExpiresAt: timeOrNil(v.ExpiresAt), LastUsed: timeOrNil(v.LastUsed),
 	}

@@ -26,7 +26,6 @@ const lostPart = "\n[berth: the log is longer than what is kept; its last part f
 
 // Logs opens the log of a kernel, live from its agent or the kept end of it. The caller closes it.
 func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, opt LogOptions) (io.ReadCloser, error) {
-	kernel := opt.Kernel
 	o, err := s.findOwner(ctx, a, ref, owner)
 	if err != nil {
 		return nil, err
@@ -35,10 +34,7 @@ func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner clu
 	if err != nil {
 		return nil, err
 	}
-	if len(v.Kernels) == 0 {
-		return nil, authz.NotFound("kernel", kernel)
-	}
-	k, err := kernelOf(v.Kernels, kernel, v.Name)
+	k, err := v.Kernel(opt.Kernel)
 	if err != nil {
 		return nil, err
 	}

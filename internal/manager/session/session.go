@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -68,6 +69,14 @@ func (s *Session) MainKernel() *Kernel {
 		return nil
 	}
 	return &s.Kernels[0]
+}
+
+// Kernel finds a kernel by its name in the session or its id; "" is the main kernel.
+func (s *Session) Kernel(name string) (Kernel, error) {
+	if len(s.Kernels) == 0 {
+		return Kernel{}, authz.NotFound("kernel", name)
+	}
+	return kernelOf(s.Kernels, name, s.Name)
 }
 
 // Kernel is one container of a session.

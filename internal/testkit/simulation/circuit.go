@@ -23,7 +23,7 @@ func (s *sim) publish(of int) {
 			id := tenancy.RandomIDs(&m.random)()
 			var to target
 			err = s.db.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-				status, err := tx.HoldAppSession(ctx, string(session))
+				status, err := tx.HoldAppSession(ctx, nil, string(session))
 				switch {
 				case err != nil:
 					return err
@@ -32,7 +32,7 @@ func (s *sim) publish(of int) {
 				case status != cluster.Running:
 					return fault.Conflictf("session %s does not run yet", session)
 				}
-				r, err := tx.AppSession(ctx, string(session))
+				r, err := tx.AppSession(ctx, nil, string(session))
 				if err != nil {
 					return err
 				}

@@ -234,6 +234,8 @@ export interface Circuit {
   protocol: string
   session_id: string
   session_name: string
+  /** its name in the session: main1, sub1 and so on */
+  kernel: string
   mode: string
   url: string
   public: boolean
@@ -2064,6 +2066,7 @@ export interface Session {
   domain_name?: string
   group_name?: string
   scaling_group?: string
+  cluster_size?: number
   tag: string | null
   priority?: number | null
   created_at: string
@@ -2102,6 +2105,7 @@ export interface SessionDetails {
   domain_name?: string
   group_name?: string
   scaling_group?: string
+  cluster_size?: number
   tag: string | null
   priority?: number | null
   created_at: string

@@ -14,8 +14,10 @@ import (
 )
 
 const addBoundLaunch = `-- name: AddBoundLaunch :execrows
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy)
-SELECT $1::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, $2::jsonb, l.proxy
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy,
+    kernel_id)
+SELECT $1::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, $2::jsonb, l.proxy,
+    l.kernel_id
 FROM app_launches l WHERE l.token_hash = $3 ON CONFLICT ON CONSTRAINT app_launches_pkey DO NOTHING
 `
 
@@ -100,9 +102,10 @@ func (q *Queries) AddCode(ctx context.Context, arg AddCodeParams) error {
 }
 
 const addLaunch = `-- name: AddLaunch :exec
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy)
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy,
+    kernel_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb,
-    $11::jsonb, $12)
+    $11::jsonb, $12, $13)
 `
 
 type AddLaunchParams struct {
@@ -118,6 +121,7 @@ type AddLaunchParams struct {
 	Started   json.RawMessage
 	Request   json.RawMessage
 	Proxy     string
+	KernelID  *string
 }
 
 func (q *Queries) AddLaunch(ctx context.Context, arg AddLaunchParams) error {
@@ -134,6 +138,7 @@ func (q *Queries) AddLaunch(ctx context.Context, arg AddLaunchParams) error {
 		arg.Started,
 		arg.Request,
 		arg.Proxy,
+		arg.KernelID,
 	)
 	return err
 }
@@ -198,11 +203,12 @@ const appSession = `-- name: AppSession :one
 
 SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, s.project_id, s.resource_group, u.role AS owner_role,
        p.name AS project_name, p.is_active AS project_active, k.id AS kernel_id, k.status AS kernel_status, coalesce(k.agent_id, '')::text AS agent_id, k.service_ports,
-       coalesce(g.wsproxy_addr, '')::text AS wsproxy_addr
+       k.cluster_hostname AS kernel_name, k.local_rank AS kernel_rank, coalesce(g.wsproxy_addr, '')::text AS wsproxy_addr
 FROM sessions s JOIN users u ON u.id = s.user_id JOIN resource_groups g ON g.name = s.resource_group
 JOIN projects p ON p.id = s.project_id
-JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0
-WHERE s.id = $1
+JOIN kernels k ON k.session_id = s.id
+    AND (k.id = $1::uuid OR $1::uuid IS NULL AND k.local_rank = 0)
+WHERE s.id = $2
 `
 
 type AppSessionRow struct {
@@ -221,13 +227,15 @@ type AppSessionRow struct {
 	KernelStatus  cluster.Status
 	AgentID       string
 	ServicePorts  json.RawMessage
+	KernelName    string
+	KernelRank    int32
 	WsproxyAddr   string
 }
 
 // Circuits, who may visit them, and the app proxies that serve them.
-// A session with its owner and its main kernel, for whoever starts or publishes its apps.
-func (q *Queries) AppSession(ctx context.Context, id string) (AppSessionRow, error) {
-	row := q.db.QueryRow(ctx, appSession, id)
+// A session with its owner and one of its kernels, null being the main one, for whoever starts or publishes apps of that.
+func (q *Queries) AppSession(ctx context.Context, kernelID *string, iD string) (AppSessionRow, error) {
+	row := q.db.QueryRow(ctx, appSession, kernelID, iD)
 	var i AppSessionRow
 	err := row.Scan(
 		&i.ID,
@@ -245,6 +253,8 @@ func (q *Queries) AppSession(ctx context.Context, id string) (AppSessionRow, err
 		&i.KernelStatus,
 		&i.AgentID,
 		&i.ServicePorts,
+		&i.KernelName,
+		&i.KernelRank,
 		&i.WsproxyAddr,
 	)
 	return i, err
@@ -370,7 +380,8 @@ func (q *Queries) CircuitDoctorRows(ctx context.Context, seenSince time.Time) ([
 }
 
 const circuitViews = `-- name: CircuitViews :many
-SELECT c.id, c.proxy, c.mode, c.label, c.port, c.session_id, c.kernel_id, c.app, c.protocol, c.target, c.path, c.user_id, c.created_by, c.public, c.allowed, c.epoch, c.limits, c.created_at, c.expires_at, c.last_activity, c.revision, c.changed, s.name AS session_name, s.access_key, s.domain_name, s.project_id, u.role AS owner_role, k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
+SELECT c.id, c.proxy, c.mode, c.label, c.port, c.session_id, c.kernel_id, c.app, c.protocol, c.target, c.path, c.user_id, c.created_by, c.public, c.allowed, c.epoch, c.limits, c.created_at, c.expires_at, c.last_activity, c.revision, c.changed, s.name AS session_name, s.access_key, s.domain_name, s.project_id, u.role AS owner_role, k.cluster_hostname AS kernel_name,
+       k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
        ARRAY(SELECT m.email FROM circuit_shares h JOIN users m ON m.id = h.user_id WHERE h.circuit_id = c.id ORDER BY m.email)::text[] AS shared_users,
        ARRAY(SELECT p.name FROM circuit_shares h JOIN projects p ON p.id = h.project_id WHERE h.circuit_id = c.id ORDER BY p.name)::text[] AS shared_projects,
        EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
@@ -386,6 +397,7 @@ type CircuitViewsRow struct {
 	DomainName       string
 	ProjectID        string
 	OwnerRole        string
+	KernelName       string
 	KernelStatus     cluster.Status
 	KernelBeforeLost string
 	SharedUsers      []string
@@ -431,6 +443,7 @@ func (q *Queries) CircuitViews(ctx context.Context, viewer string, ids []string)
 			&i.DomainName,
 			&i.ProjectID,
 			&i.OwnerRole,
+			&i.KernelName,
 			&i.KernelStatus,
 			&i.KernelBeforeLost,
 			&i.SharedUsers,
@@ -449,15 +462,22 @@ func (q *Queries) CircuitViews(ctx context.Context, viewer string, ids []string)
 
 const circuitsInReach = `-- name: CircuitsInReach :many
 SELECT c.id FROM circuits c WHERE c.session_id = $1::uuid
-   OR $1::uuid IS NULL AND (c.user_id = $2::uuid OR c.id = ANY(ARRAY(
-       SELECT h.circuit_id FROM circuit_shares h WHERE h.user_id = $2::uuid
-       UNION SELECT h.circuit_id FROM project_members m JOIN circuit_shares h ON h.project_id = m.project_id WHERE m.user_id = $2::uuid)))
-ORDER BY c.created_at, c.id LIMIT $3
+   AND ($2::uuid IS NULL OR c.kernel_id = $2::uuid)
+   OR $1::uuid IS NULL AND (c.user_id = $3::uuid OR c.id = ANY(ARRAY(
+       SELECT h.circuit_id FROM circuit_shares h WHERE h.user_id = $3::uuid
+       UNION SELECT h.circuit_id FROM project_members m JOIN circuit_shares h ON h.project_id = m.project_id WHERE m.user_id = $3::uuid)))
+ORDER BY c.created_at, c.id LIMIT $4
 `
 
-// The circuits that a user owns or that are shared with them, or those of one session. Each part is found by an index.
-func (q *Queries) CircuitsInReach(ctx context.Context, sessionID *string, userID string, maxRows int32) ([]string, error) {
-	rows, err := q.db.Query(ctx, circuitsInReach, sessionID, userID, maxRows)
+// The circuits that a user owns or that are shared with them, or those of one session or one of its kernels. Each part is found by an
+// index.
+func (q *Queries) CircuitsInReach(ctx context.Context, sessionID *string, kernelID *string, userID string, maxRows int32) ([]string, error) {
+	rows, err := q.db.Query(ctx, circuitsInReach,
+		sessionID,
+		kernelID,
+		userID,
+		maxRows,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -629,11 +649,11 @@ func (q *Queries) DropCircuitsOf(ctx context.Context, sessionID string, userID s
 }
 
 const dropCircuitsOfApp = `-- name: DropCircuitsOfApp :many
-DELETE FROM circuits WHERE session_id = $1 AND app = $2 RETURNING id
+DELETE FROM circuits WHERE kernel_id = $1 AND app = $2 RETURNING id
 `
 
-func (q *Queries) DropCircuitsOfApp(ctx context.Context, sessionID string, app string) ([]string, error) {
-	rows, err := q.db.Query(ctx, dropCircuitsOfApp, sessionID, app)
+func (q *Queries) DropCircuitsOfApp(ctx context.Context, kernelID string, app string) ([]string, error) {
+	rows, err := q.db.Query(ctx, dropCircuitsOfApp, kernelID, app)
 	if err != nil {
 		return nil, err
 	}
@@ -863,7 +883,7 @@ func (q *Queries) FindCode(ctx context.Context, codeHash []byte, circuitID strin
 }
 
 const findLaunch = `-- name: FindLaunch :one
-SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, l.request, l.used_at, l.used_by, l.proxy FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active'
+SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, l.request, l.used_at, l.used_by, l.proxy, l.kernel_id FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active'
 JOIN domains d ON d.name = u.domain_name AND d.is_active WHERE l.token_hash = $1
 `
 
@@ -890,6 +910,7 @@ func (q *Queries) FindLaunch(ctx context.Context, tokenHash []byte) (FindLaunchR
 		&i.AppLaunch.UsedAt,
 		&i.AppLaunch.UsedBy,
 		&i.AppLaunch.Proxy,
+		&i.AppLaunch.KernelID,
 	)
 	return i, err
 }
@@ -959,12 +980,14 @@ func (q *Queries) GroupProxyAddress(ctx context.Context, name string) (string, e
 }
 
 const holdAppSession = `-- name: HoldAppSession :one
-SELECT k.status FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0 WHERE s.id = $1 FOR NO KEY UPDATE OF s FOR SHARE OF k
+SELECT k.status FROM sessions s JOIN kernels k ON k.session_id = s.id
+    AND (k.id = $1::uuid OR $1::uuid IS NULL AND k.local_rank = 0)
+WHERE s.id = $2 FOR NO KEY UPDATE OF s FOR SHARE OF k
 `
 
-// Whoever publishes an app of a session waits here for others who do, and keeps its kernel from ending meanwhile.
-func (q *Queries) HoldAppSession(ctx context.Context, id string) (cluster.Status, error) {
-	row := q.db.QueryRow(ctx, holdAppSession, id)
+// Whoever publishes an app of a session waits here for others who do, and keeps the app's kernel from ending meanwhile.
+func (q *Queries) HoldAppSession(ctx context.Context, kernelID *string, iD string) (cluster.Status, error) {
+	row := q.db.QueryRow(ctx, holdAppSession, kernelID, iD)
 	var status cluster.Status
 	err := row.Scan(&status)
 	return status, err

@@ -118,6 +118,7 @@ type AppLaunch struct {
 	UsedAt    *time.Time
 	UsedBy    *string
 	Proxy     string
+	KernelID  *string
 }
 
 type AppProxy struct {

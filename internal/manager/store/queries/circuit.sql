@@ -1,26 +1,30 @@
 -- Circuits, who may visit them, and the app proxies that serve them.
 
 -- name: AppSession :one
--- A session with its owner and its main kernel, for whoever starts or publishes its apps.
+-- A session with its owner and one of its kernels, null being the main one, for whoever starts or publishes apps of that.
 SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, s.project_id, s.resource_group, u.role AS owner_role,
        p.name AS project_name, p.is_active AS project_active, k.id AS kernel_id, k.status AS kernel_status, coalesce(k.agent_id, '')::text AS agent_id, k.service_ports,
-       coalesce(g.wsproxy_addr, '')::text AS wsproxy_addr
+       k.cluster_hostname AS kernel_name, k.local_rank AS kernel_rank, coalesce(g.wsproxy_addr, '')::text AS wsproxy_addr
 FROM sessions s JOIN users u ON u.id = s.user_id JOIN resource_groups g ON g.name = s.resource_group
 JOIN projects p ON p.id = s.project_id
-JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0
-WHERE s.id = $1;
+JOIN kernels k ON k.session_id = s.id
+    AND (k.id = sqlc.narg('kernel_id')::uuid OR sqlc.narg('kernel_id')::uuid IS NULL AND k.local_rank = 0)
+WHERE s.id = @id;
 
 -- name: HoldAppSession :one
--- Whoever publishes an app of a session waits here for others who do, and keeps its kernel from ending meanwhile.
-SELECT k.status FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0 WHERE s.id = $1 FOR NO KEY UPDATE OF s FOR SHARE OF k;
+-- Whoever publishes an app of a session waits here for others who do, and keeps the app's kernel from ending meanwhile.
+SELECT k.status FROM sessions s JOIN kernels k ON k.session_id = s.id
+    AND (k.id = sqlc.narg('kernel_id')::uuid OR sqlc.narg('kernel_id')::uuid IS NULL AND k.local_rank = 0)
+WHERE s.id = @id FOR NO KEY UPDATE OF s FOR SHARE OF k;
 
 -- name: GroupProxyAddress :one
 SELECT coalesce(wsproxy_addr, '')::text FROM resource_groups WHERE name = $1;
 
 -- name: AddLaunch :exec
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy)
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy,
+    kernel_id)
 VALUES (@token_hash, @session_id, @user_id, @app, @asked_port, @protocol, @target, @path, @expires_at, sqlc.narg('started')::jsonb,
-    sqlc.narg('request')::jsonb, @proxy);
+    sqlc.narg('request')::jsonb, @proxy, sqlc.narg('kernel_id'));
 
 -- name: ProxyWasNamed :one
 -- Whether a manager sent somebody who started an app of the session to the proxy lately.
@@ -34,8 +38,10 @@ JOIN domains d ON d.name = u.domain_name AND d.is_active WHERE l.token_hash = $1
 
 -- name: AddBoundLaunch :execrows
 -- The launch token that was bound from another one; it is there already when the same was asked before.
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy)
-SELECT @bound_hash::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, @request::jsonb, l.proxy
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy,
+    kernel_id)
+SELECT @bound_hash::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, @request::jsonb, l.proxy,
+    l.kernel_id
 FROM app_launches l WHERE l.token_hash = @token_hash ON CONFLICT ON CONSTRAINT app_launches_pkey DO NOTHING;
 
 -- name: UseLaunch :execrows
@@ -63,7 +69,8 @@ SELECT * FROM circuits WHERE session_id = $1 ORDER BY created_at, id;
 
 -- name: CircuitViews :many
 -- Circuits as people see them.
-SELECT sqlc.embed(c), s.name AS session_name, s.access_key, s.domain_name, s.project_id, u.role AS owner_role, k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
+SELECT sqlc.embed(c), s.name AS session_name, s.access_key, s.domain_name, s.project_id, u.role AS owner_role, k.cluster_hostname AS kernel_name,
+       k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
        ARRAY(SELECT m.email FROM circuit_shares h JOIN users m ON m.id = h.user_id WHERE h.circuit_id = c.id ORDER BY m.email)::text[] AS shared_users,
        ARRAY(SELECT p.name FROM circuit_shares h JOIN projects p ON p.id = h.project_id WHERE h.circuit_id = c.id ORDER BY p.name)::text[] AS shared_projects,
        EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
@@ -72,8 +79,10 @@ FROM circuits c JOIN sessions s ON s.id = c.session_id JOIN users u ON u.id = c.
 WHERE c.id = ANY(@ids::uuid[]) ORDER BY c.created_at, c.id;
 
 -- name: CircuitsInReach :many
--- The circuits that a user owns or that are shared with them, or those of one session. Each part is found by an index.
+-- The circuits that a user owns or that are shared with them, or those of one session or one of its kernels. Each part is found by an
+-- index.
 SELECT c.id FROM circuits c WHERE c.session_id = sqlc.narg('session_id')::uuid
+   AND (sqlc.narg('kernel_id')::uuid IS NULL OR c.kernel_id = sqlc.narg('kernel_id')::uuid)
    OR sqlc.narg('session_id')::uuid IS NULL AND (c.user_id = @user_id::uuid OR c.id = ANY(ARRAY(
        SELECT h.circuit_id FROM circuit_shares h WHERE h.user_id = @user_id::uuid
        UNION SELECT h.circuit_id FROM project_members m JOIN circuit_shares h ON h.project_id = m.project_id WHERE m.user_id = @user_id::uuid)))
@@ -156,7 +165,7 @@ RETURNING c.id;
 DELETE FROM circuits WHERE session_id = @session_id AND created_by = @user_id AND proxy = @proxy RETURNING id;
 
 -- name: DropCircuitsOfApp :many
-DELETE FROM circuits WHERE session_id = @session_id AND app = @app RETURNING id;
+DELETE FROM circuits WHERE kernel_id = @kernel_id AND app = @app RETURNING id;
 
 -- name: LockProxyAddresses :exec
 -- Whoever takes a label or port of a proxy waits here.
