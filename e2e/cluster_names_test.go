@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,9 +81,11 @@ func TestClusterSession(t *testing.T) {
 			return strings.Contains(p.must("app", "list", "--kernel", "sub1", "quartet"), "port-8123")
 		})
 		require.NotContains(t, p.must("app", "list", "quartet"), "port-8123", "the main kernel has no such app")
-		tab := newTab(t)
-		v := tab.open(strings.TrimSpace(p.must("app", "open", "--kernel", "sub1", "quartet", "8123", "--no-browser")))
-		require.Equal(t, "sub1\n", v.get("/name"))
+		enter, err := url.Parse(strings.TrimSpace(p.must("app", "open", "--kernel", "sub1", "quartet", "8123", "--no-browser")))
+		require.NoError(t, err)
+		v := newVisitor(t, "").enters(published{Enter: enter.String()})
+		_, body, _ := v.get(enter.Scheme + "://" + enter.Host + "/name")
+		require.Equal(t, "sub1\n", body)
 	})
 	t.Run("mpirun", func(t *testing.T) {
 		require.ElementsMatch(t, []string{"main1", "sub1"}, strings.Fields(inside("mpirun -H main1,sub1 hostname")))
