@@ -107,9 +107,23 @@ type CreateSession struct {
 	// FailIfImpossible refuses a session that no agent is large enough for now; else it waits for one.
 	FailIfImpossible bool `json:"fail_if_impossible,omitempty"`
 
-	ClusterSize int           `json:"clusterSize,omitempty"`
-	ClusterMode string        `json:"clusterMode,omitempty"`
-	Config      SessionConfig `json:"config"`
+	ClusterSize int    `json:"clusterSize,omitempty"`
+	ClusterMode string `json:"clusterMode,omitempty"`
+	// Roles are containers besides those that ClusterSize counts; an extension.
+	Roles  []SessionRole `json:"roles,omitempty"`
+	Config SessionConfig `json:"config"`
+}
+
+// SessionRole is some containers of a session that have a label and may have an image and amounts of their own. What is not said is as
+// for the session.
+type SessionRole struct {
+	// Name has 1 to 32 of a-z, 0-9 and -, and begins with a letter; main and sub are taken.
+	Name         string            `json:"name"`
+	Count        int               `json:"count"`
+	Image        string            `json:"image,omitempty"`
+	Architecture string            `json:"architecture,omitempty"`
+	Resources    map[string]string `json:"resources,omitempty"`
+	ResourceOpts map[string]string `json:"resource_opts,omitempty"`
 }
 
 // ServicePort is an app inside a session.
@@ -215,6 +229,9 @@ type SessionKernel struct {
 	Status     string `json:"status"`
 	StatusInfo string `json:"statusInfo"`
 	ExitCode   *int   `json:"exitCode"` // nil before its end
+	Image      string `json:"image"`
+	// Requested are the slots that it asks for, and holds while it lives.
+	Requested JSONText `json:"requestedSlots"`
 }
 
 // PullProgress is the member "pull" of StatusData while an image is being pulled.

@@ -28,7 +28,7 @@ var wireTypes = []any{
 	api.Agent{}, api.AgentChange{}, api.AgentCondition{}, api.AgentDetails{}, api.AgentSession{}, api.AgentWork{}, api.Announcement{},
 	api.App{}, api.AuthTest{}, api.BatchCommands{}, api.BootstrapScript{}, api.Circuit{}, api.CircuitChange{}, api.ClientAddress{},
 	api.CloneOptions{}, api.CloneRequest{}, api.CommitStarted{}, api.CommitStatus{}, api.CompleteOptions{}, api.CompleteRequest{},
-	api.Completion{}, api.CompletionReply{}, api.ConsoleItem{}, api.Container{}, api.CreateSession{}, api.CreatedSession{},
+	api.Completion{}, api.CompletionReply{}, api.ConsoleItem{}, api.Container{}, api.CreateSession{}, api.SessionRole{}, api.CreatedSession{},
 	api.DependencyNode{}, api.DestroyedSession{}, api.DirectAccess{}, api.Done{}, api.Dotfile{}, api.DownloadRequest{}, api.Empty{},
 	api.Entry{}, api.Event{}, api.ExecuteFailure{}, api.ExecuteRefusal{}, api.ExecuteReply{}, api.ExecuteRequest{}, api.ExecuteResult{},
 	api.ExitStatus{}, api.Explanation{}, api.FileDeletion{}, api.FileInfo{}, api.FileList{}, api.FileMove{}, api.FilesReply{},

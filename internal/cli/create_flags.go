@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ type createFlags struct {
 	depends   []string
 	size      int
 	mode      string
+	roles     []string
 	agents    []string
 	mounts    []string
 	protected bool
@@ -68,6 +70,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.StringArrayVar(&f.depends, "depends", nil, "name or id of a session that must succeed first (repeatable)")
 	s.IntVar(&f.size, "cluster-size", 1, "number of containers; main1 is the first, sub1, sub2 and so on the others")
 	s.StringVar(&f.mode, "cluster-mode", "single-node", "single-node or multi-node: containers on one agent, or on any")
+	s.StringArrayVar(&f.roles, "role", nil, "further containers NAME=COUNT[,image=IMAGE][,SLOT=AMOUNT...], such as worker=3,cpu=2 (repeatable)")
 	s.StringArrayVar(&f.agents, "agent", nil, "agent to run on, for administrators (repeatable in multi-node)")
 	s.BoolVar(&f.protected, "no-preempt", false, "never end it for sessions of higher priority")
 	s.BoolVar(&f.rerun, "rerun-on-agent-loss", false, "start a batch session again when its agent is lost, although it may have run")
@@ -91,7 +94,7 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 	if f.batch != "" {
 		s.Type, s.StartupCommand = api.TypeBatch, f.batch
 	}
-	if f.size != 1 || f.mode != "single-node" {
+	if f.size != 1 || f.mode != "single-node" || len(f.roles) > 0 {
 		s.ClusterSize, s.ClusterMode = f.size, f.mode
 	}
 	if f.protected {
@@ -104,6 +107,16 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 	}
 	if err = mebibytes(ctx, c, s.Config.Resources); err != nil {
 		return s, err
+	}
+	for _, text := range f.roles {
+		role, err := parseRole(text)
+		if err != nil {
+			return s, err
+		}
+		if err := mebibytes(ctx, c, role.Resources); err != nil {
+			return s, err
+		}
+		s.Roles = append(s.Roles, role)
 	}
 	if s.Config.ResourceOpts, err = pairs("--resource-opt", f.options, nil); err != nil {
 		return s, err
@@ -129,6 +142,43 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 		s.BootstrapScript = string(b)
 	}
 	return s, nil
+}
+
+// parseRole reads NAME=COUNT[,image=IMAGE][,architecture=ARCH][,shmem=SIZE][,SLOT=AMOUNT...].
+func parseRole(text string) (api.SessionRole, error) {
+	bad := func(format string, args ...any) (api.SessionRole, error) {
+		return api.SessionRole{}, frame.Usage(frame.Hint(fmt.Errorf("--role %q: "+format, append([]any{text}, args...)...),
+			"write it as worker=3,image=python,cpu=2,mem=4g"))
+	}
+	first, rest, more := strings.Cut(text, ",")
+	name, count, ok := strings.Cut(first, "=")
+	n, err := strconv.Atoi(count)
+	if !ok || name == "" || err != nil {
+		return bad("it does not begin with a name and a number of containers")
+	}
+	role := api.SessionRole{Name: name, Count: n}
+	for more {
+		var item string
+		item, rest, more = strings.Cut(rest, ",")
+		k, v, ok := strings.Cut(item, "=")
+		if !ok || k == "" || v == "" {
+			return bad("%q is not of the form NAME=VALUE", item)
+		}
+		switch k {
+		case "image":
+			role.Image = v
+		case "architecture":
+			role.Architecture = v
+		case "shmem":
+			role.ResourceOpts = map[string]string{k: v}
+		default:
+			if role.Resources == nil {
+				role.Resources = map[string]string{}
+			}
+			role.Resources[k] = v
+		}
+	}
+	return role, nil
 }
 
 // mebibytes makes bare numbers of slots that count bytes mean MiB.

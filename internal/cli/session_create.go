@@ -31,7 +31,8 @@ one command and ends; with --detach nothing is waited for. A --timeout ends the
 waiting, not the session.`,
 		Example: `  berth session create python --name mylab -r cpu=2 -r mem=4g -v data:/home/work/data
   berth session create python --batch 'python3 job.py' --starts-at 10m --detach
-  berth session create python --cluster-size 4 -r cpu=2 --dry-run`,
+  berth session create python --cluster-size 4 -r cpu=2 --dry-run
+  berth session create python --cluster-mode multi-node -r cpu=1 --role worker=3,image=pytorch,cpu=4,cuda.device=1`,
 		Args: frame.Args(cobra.ExactArgs(1)),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])

@@ -75,12 +75,17 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		f.Add("exit code", strconv.Itoa(*s.ExitCode))
 	}
 	if len(s.Kernels) > 1 {
+		roles := slices.ContainsFunc(s.Kernels, func(k api.SessionKernel) bool { return k.Role != "main" && k.Role != "sub" })
 		for _, k := range s.Kernels {
 			text := k.Status
 			if k.ExitCode != nil {
 				text += ", exit code " + strconv.Itoa(*k.ExitCode)
 			}
-			f.Add(k.Hostname, text+", kernel "+k.ID)
+			text += ", kernel " + k.ID
+			if roles {
+				text += ", role " + k.Role + ", " + slots.Text(k.Requested) + ", " + k.Image
+			}
+			f.Add(k.Hostname, text)
 		}
 	}
 	f.Add("image", s.Image)

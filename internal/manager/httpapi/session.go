@@ -129,7 +129,8 @@ func (a *API) sessionInfo(c *call) error {
 	kernels := make([]api.SessionKernel, len(s.Kernels))
 	for i, k := range s.Kernels {
 		kernels[i] = api.SessionKernel{ID: string(k.ID), Role: k.ClusterRole, Idx: k.ClusterIdx, Hostname: k.ClusterHostname,
-			Status: string(k.Status), StatusInfo: k.StatusInfo, ExitCode: k.ExitCode}
+			Status: string(k.Status), StatusInfo: k.StatusInfo, ExitCode: k.ExitCode, Image: k.Image,
+			Requested: api.TextOf(k.RequestedSlots.Wire())}
 	}
 	return c.ok(api.SessionInfo{
 		Kernels: kernels,

@@ -59,6 +59,10 @@ func createRequest(p *params.Set, need func(name string) string) request.Session
 		MountIDMap:       cfg.Texts("mount_id_map|mountIdMap"),
 		MountOptions:     mountOptions(cfg),
 	}
+	for _, o := range p.Objects("roles") {
+		r.Roles = append(r.Roles, request.Role{Name: o.Need("name"), Count: o.Number("count", 1, 0, 10_000), Image: o.Text("image", ""),
+			Architecture: o.Text("architecture", ""), Resources: o.Texts("resources"), ResourceOpts: o.Texts("resource_opts|resourceOpts")})
+	}
 	r.FailIfImpossible = p.Flag("fail_if_impossible|failIfImpossible", false)
 	if p.Has(priority) {
 		r.Priority = new(p.Number(priority, 0, 0, 100))

@@ -160,6 +160,9 @@ func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	if n, err := strconv.ParseInt(r.ResourceOpts["shmem"], 10, 64); err == nil {
 		k.ShmBytes = n
 	}
+	if r.ShmemBytes != nil {
+		k.ShmBytes = *r.ShmemBytes
+	}
 	if r.ContainerUid != nil {
 		k.UID = int(*r.ContainerUid)
 	}
@@ -195,12 +198,8 @@ func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 // clusterEnv is what programs in a container may know of their session.
 func clusterEnv(r dbgen.KernelSpecsRow) map[string]string {
 	hosts := []string{"main1"}
-	replicas := "main:1"
-	if r.ClusterSize > 1 {
-		replicas = fmt.Sprintf("main:1,sub:%d", r.ClusterSize-1)
-		for i := range r.ClusterSize - 1 {
-			hosts = append(hosts, fmt.Sprintf("sub%d", i+1))
-		}
+	for i := range r.ClusterSize - 1 {
+		hosts = append(hosts, fmt.Sprintf("sub%d", i+1))
 	}
 	var preopen []string
 	for _, p := range r.PreopenPorts {
@@ -210,7 +209,7 @@ func clusterEnv(r dbgen.KernelSpecsRow) map[string]string {
 		"BACKENDAI_USER_UUID": r.UserID, "BACKENDAI_USER_EMAIL": r.UserEmail, "BACKENDAI_USER_NAME": r.UserName,
 		"BACKENDAI_SESSION_ID": r.SessionID, "BACKENDAI_SESSION_NAME": r.SessionName, "BACKENDAI_ACCESS_KEY": r.AccessKey,
 		"BACKENDAI_KERNEL_ID": r.ID, "BACKENDAI_KERNEL_IMAGE": r.Image,
-		"BACKENDAI_CLUSTER_SIZE": fmt.Sprint(r.ClusterSize), "BACKENDAI_CLUSTER_REPLICAS": replicas,
+		"BACKENDAI_CLUSTER_SIZE": fmt.Sprint(r.ClusterSize), "BACKENDAI_CLUSTER_REPLICAS": r.Replicas,
 		"BACKENDAI_CLUSTER_HOSTS": strings.Join(hosts, ","),
 		"BACKENDAI_CLUSTER_HOST":  r.ClusterHostname, "BACKENDAI_CLUSTER_ROLE": r.ClusterRole, "BACKENDAI_CLUSTER_IDX": fmt.Sprint(r.ClusterIdx),
 		"BACKENDAI_CLUSTER_LOCAL_RANK": fmt.Sprint(r.LocalRank), "BACKENDAI_SERVICE_PORTS": r.ImageLabels[image.LabelServicePorts],

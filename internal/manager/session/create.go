@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -117,7 +118,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if err != nil {
 		return nil, err
 	}
-	if err := limits.containers(r.ClusterSize); err != nil {
+	if err := limits.containers(r.Containers()); err != nil {
 		return nil, err
 	}
 	priority, err := limits.priority(a, r.Priority)
@@ -128,23 +129,18 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if err != nil {
 		return nil, err
 	}
-	if r.Resources, groups, err = q.realSlots(ctx, r.Resources, groups, agents.rows, img.Architecture); err != nil {
-		return nil, err
-	}
-	kinds := agents.kinds
-	defaults, err := q.defaults(ctx, r, groups, limits, project, img.Architecture, agents.rows)
-	if err != nil {
-		return nil, err
-	}
-	slots, opts, err := r.Slots(img, kinds, defaults)
+	parts, opts, groups, err := s.partsOf(ctx, q, partsRequest{actor: a, owner: owner, request: r, image: img, groups: groups, agents: agents,
+		limits: limits, project: project})
 	if err != nil {
 		return nil, err
 	}
 	total := cluster.Slots{}
-	for slot, v := range slots {
-		total[slot] = v * cluster.Amount(r.ClusterSize)
+	for _, p := range parts {
+		for slot, v := range p.slots {
+			total[slot] += v * cluster.Amount(p.count)
+		}
 	}
-	group, err := chooseGroup(groups, agents.rows, slots, total, r, img)
+	group, err := chooseGroup(groups, agents.rows, parts, total, r)
 	if err != nil {
 		return nil, err
 	}
@@ -162,11 +158,6 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 		return nil, err // insertLimited decides; a dry run and what is refused anyway end here
 	}
 	designated, err := s.designated(ctx, a, r, groups)
-	if err != nil {
-		return nil, err
-	}
-	services := parseServicePorts(img.Labels[image.LabelServicePorts])
-	preopen, err := r.Preopen(appPorts(services))
 	if err != nil {
 		return nil, err
 	}
@@ -192,17 +183,14 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if script == nil {
 		script = store.Optional(owner.BootstrapScript)
 	}
-	for _, p := range preopen {
-		services = append(services, ServicePort{Name: fmt.Sprint(p), Protocol: "preopen", Ports: []int{int(p)}})
-	}
-	p := &sessionPlan{services: services, owner: owner, image: img, limits: limits}
+	p := &sessionPlan{services: parts[0].services, owner: owner, image: img, limits: limits}
 	p.session = newSession{
-		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
+		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.Containers()),
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
 		DesignatedAgents: designated, ImageID: img.ID, ImageDigest: img.Digest, Image: img.Reference, Tag: r.Tag, RequestedSlots: total,
 		ResourceOpts: opts, Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script,
 		CallbackURL: store.Optional(r.CallbackURL), StartsAt: starts,
-		Kernels: make([]newKernel, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
+		Kernels: make([]newKernel, 0, r.Containers()), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
 		RerunOnAgentLoss: r.RerunOnAgentLoss, Retries: int16(r.Retries),
 	}
 	if p.session.Environ == nil {
@@ -215,10 +203,9 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if r.Lease > 0 {
 		p.session.LeaseSeconds = new(int32(r.Lease / time.Second))
 	}
-	for i := range p.session.Kernels {
-		p.session.Kernels[i] = newKernel{
-			ID: s.d.IDs(), Architecture: img.Architecture, Registry: img.Registry, RequestedSlots: slots, ServicePorts: services,
-			PreopenPorts: preopen,
+	for _, part := range parts {
+		for i := range part.count {
+			p.session.Kernels = append(p.session.Kernels, part.kernel(s.d.IDs(), i, img))
 		}
 	}
 	return p, nil
@@ -291,26 +278,128 @@ func slotKinds(agents []dbgen.AgentShapesRow) map[cluster.SlotName]cluster.SlotK
 	return cluster.AgreedKinds(reports)
 }
 
+// part is the kernels of a session that are alike: first those without a role, then those of each role.
+type part struct {
+	role     string // "" are main and sub
+	count    int
+	image    dbgen.Image
+	slots    cluster.Slots // of one kernel
+	shmem    int64         // bytes; 0 is the session's
+	services []ServicePort // with the ports that are open from the start
+	preopen  []int32
+}
+
+// kernel is what is stored of the kernel that has the number i among those of the part, in a session of an image.
+func (p part) kernel(id string, i int, session dbgen.Image) newKernel {
+	k := newKernel{ID: id, Architecture: p.image.Architecture, Registry: p.image.Registry, RequestedSlots: p.slots, ServicePorts: p.services,
+		PreopenPorts: p.preopen, ShmemBytes: p.shmem}
+	if p.role != "" {
+		k.Role, k.Idx = p.role, int32(i+1)
+	}
+	if p.image.ID != session.ID {
+		k.Image, k.ImageID, k.ImageDigest = p.image.Reference, p.image.ID, p.image.Digest
+	}
+	return k
+}
+
+// partsRequest is what the parts of a session follow from.
+type partsRequest struct {
+	actor   authz.Actor
+	owner   dbgen.ActorByKeyRow
+	request request.Session
+	image   dbgen.Image // of the session itself
+	groups  []string
+	agents  *groupAgents
+	limits  limits
+	project dbgen.Project
+}
+
+// partsOf reads what the kernels of a request are to be. opts are the resource options of the session itself, groups those of the request's
+// resource groups where all of its amounts mean the same.
+func (s *Service) partsOf(ctx context.Context, q *lookups, r partsRequest) (parts []part, opts map[string]string, groups []string, err error) {
+	own := part{count: r.request.ClusterSize, image: r.image}
+	if opts, err = s.fillPart(ctx, q, &r, r.request, &own); err != nil {
+		return nil, nil, nil, err
+	}
+	parts = append(parts, own)
+	for _, role := range r.request.Roles {
+		p := part{role: role.Name, count: role.Count, image: r.image}
+		asked := r.request.As(role)
+		if role.Image != "" || role.Architecture != "" {
+			if p.image, err = q.image(ctx, r.actor, asked.Image, asked.Architecture); err == nil {
+				err = image.Runnable(tenancy.ActorOf(r.owner), p.image)
+			}
+			if err != nil {
+				return nil, nil, nil, fmt.Errorf("role %s: %w", role.Name, err)
+			}
+		}
+		if r.request.ClusterMode == "single-node" && p.image.Architecture != r.image.Architecture {
+			return nil, nil, nil, fault.Invalidf("role %s needs an agent of architecture %s, and the session one of %s", role.Name, p.image.Architecture,
+				r.image.Architecture).WithNext("ask for cluster_mode multi-node, or choose images of one architecture")
+		}
+		theirs, err := s.fillPart(ctx, q, &r, asked, &p)
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("role %s: %w", role.Name, err)
+		}
+		if theirs["shmem"] != opts["shmem"] {
+			if p.shmem, err = strconv.ParseInt(theirs["shmem"], 10, 64); err != nil {
+				return nil, nil, nil, fmt.Errorf("read the shared memory of role %s: %w", role.Name, err)
+			}
+		}
+		parts = append(parts, p)
+	}
+	return parts, opts, r.groups, nil
+}
+
+// fillPart says what each kernel of a part holds and serves, and leaves the resource groups where that means the same.
+func (s *Service) fillPart(ctx context.Context, q *lookups, r *partsRequest, asked request.Session, p *part) (opts map[string]string, err error) {
+	if asked.Resources, r.groups, err = q.realSlots(ctx, asked.Resources, r.groups, r.agents.rows, p.image.Architecture); err != nil {
+		return nil, err
+	}
+	defaults, err := q.defaults(ctx, asked, r.groups, r.limits, r.project, p.image.Architecture, r.agents.rows)
+	if err != nil {
+		return nil, err
+	}
+	if p.slots, opts, err = asked.Slots(p.image, r.agents.kinds, defaults); err != nil {
+		return nil, err
+	}
+	p.services = parseServicePorts(p.image.Labels[image.LabelServicePorts])
+	if p.preopen, err = asked.Preopen(appPorts(p.services)); err != nil {
+		return nil, err
+	}
+	for _, port := range p.preopen {
+		p.services = append(p.services, ServicePort{Name: fmt.Sprint(port), Protocol: "preopen", Ports: []int{int(port)}})
+	}
+	return opts, nil
+}
+
 // chooseGroup picks the first group where the session could run one day. Groups without known agents of the architecture
 // come after those that certainly could. When all are too small the session waits in the first one for an agent to come, or with
 // FailIfImpossible is refused with words that name the slot and the amount.
-func chooseGroup(groups []string, agents []dbgen.AgentShapesRow, slots, total cluster.Slots, r request.Session,
-	img dbgen.Image) (string, error) {
-	unit := slots
+func chooseGroup(groups []string, agents []dbgen.AgentShapesRow, parts []part, total cluster.Slots, r request.Session) (string, error) {
 	if r.ClusterMode == "single-node" {
-		unit = total
+		parts = []part{{image: parts[0].image, slots: total}}
 	}
 	maybe, refusal := "", error(nil)
 	for _, g := range groups {
-		var here []dbgen.AgentShapesRow
-		for _, a := range agents {
-			if a.ResourceGroup == g && a.Architecture == img.Architecture && len(a.Capacity) > 0 {
-				here = append(here, a)
+		known, err := true, error(nil)
+		for _, p := range parts {
+			var here []dbgen.AgentShapesRow
+			for _, a := range agents {
+				if a.ResourceGroup == g && a.Architecture == p.image.Architecture && len(a.Capacity) > 0 {
+					here = append(here, a)
+				}
+			}
+			known = known && len(here) > 0
+			if e := request.TooBig(p.slots, p.image.Architecture, here); e != nil && err == nil {
+				err = e
+				if p.role != "" {
+					err = fmt.Errorf("role %s: %w", p.role, e)
+				}
 			}
 		}
-		err := request.TooBig(unit, img.Architecture, here)
 		switch {
-		case err == nil && len(here) > 0:
+		case err == nil && known:
 			return g, nil
 		case err == nil && maybe == "":
 			maybe = g

@@ -73,13 +73,13 @@ func defaultBounds(r request.Session, l limits, project dbgen.Project, agents []
 		}
 	}
 	for _, row := range l {
-		lower(row.KeypairResourcePolicy.TotalResourceSlots, r.ClusterSize)
-		lower(row.KeypairResourcePolicy.MaxPendingSessionResourceSlots, r.ClusterSize)
+		lower(row.KeypairResourcePolicy.TotalResourceSlots, r.Containers())
+		lower(row.KeypairResourcePolicy.MaxPendingSessionResourceSlots, r.Containers())
 	}
-	lower(project.TotalResourceSlots, r.ClusterSize)
+	lower(project.TotalResourceSlots, r.Containers())
 	together := 1
 	if r.ClusterMode == "single-node" {
-		together = r.ClusterSize
+		together = r.Containers()
 	}
 	for _, a := range agents {
 		lower(a.Capacity, together)

@@ -66,7 +66,15 @@ type newSession struct {
 
 // newKernel is what is stored of a kernel of a new session.
 type newKernel struct {
-	ID             string        `json:"id"`
+	ID string `json:"id"`
+	// Role and Idx, its number in the role, are left out where they follow from the rank: main 1, then sub 1, sub 2 and so on.
+	Role string `json:"role,omitempty"`
+	Idx  int32  `json:"idx,omitempty"`
+	// Image and what belongs to it are left out where they are the session's, as is ShmemBytes.
+	Image          string        `json:"image,omitempty"`
+	ImageID        string        `json:"image_id,omitempty"`
+	ImageDigest    string        `json:"image_digest,omitempty"`
+	ShmemBytes     int64         `json:"shmem_bytes,omitempty"`
 	Architecture   string        `json:"architecture"`
 	Registry       string        `json:"registry"`
 	RequestedSlots cluster.Slots `json:"requested_slots"`

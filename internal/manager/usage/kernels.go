@@ -69,7 +69,7 @@ func (s *Service) Kernels(ctx context.Context, a authz.Actor, p Period, projects
 		i.project_id::text, i.project_name,
 	i.email, i.access_key, i.agent_id, i.image, i.slots, i.since, i.until, i.held, coalesce(u.full_name, ''), coalesce(k.container_id, ''),
 	coalesce(s.cluster_mode, ''), coalesce(k.status, ''), coalesce(k.status_info, ''), k.status_changed, k.created_at, k.ended_at,
-	coalesce(s.resource_opts ->> 'shmem', '')
+	coalesce(k.shmem_bytes::text, s.resource_opts ->> 'shmem', '')
 FROM (
 	SELECT kernel_id, session_id, session_name, domain_name, project_id, max(project_name) AS project_name, user_id,
 		max(email) AS email, access_key,

@@ -34,10 +34,12 @@ type Session struct {
 	StartsAt        string // ISO time or a delta such as 10m
 	ClusterSize     int
 	ClusterMode     string
-	Dependencies    []string // ids or names
-	CallbackURL     string
-	Priority        *int
-	Preemptible     *bool // may end for sessions of higher priority where the group allows it; nil means yes
+	// Roles are kernels besides those that ClusterSize counts, in their order.
+	Roles        []Role
+	Dependencies []string // ids or names
+	CallbackURL  string
+	Priority     *int
+	Preemptible  *bool // may end for sessions of higher priority where the group allows it; nil means yes
 	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
 	RerunOnAgentLoss bool
 	// Retries is how often a batch session starts again elsewhere when a device of it breaks.
@@ -126,6 +128,9 @@ func (r *Session) Check() error {
 	if r.ClusterSize < 1 || r.ClusterSize > maxClusterSize {
 		return fault.Invalidf("a cluster has 1 to %d containers, not %d", maxClusterSize, r.ClusterSize)
 	}
+	if err := r.checkRoles(); err != nil {
+		return err
+	}
 	if r.Priority != nil && (*r.Priority < 0 || *r.Priority > 100) {
 		return fault.Invalidf("priority %d is not between 0 and 100", *r.Priority)
 	}
@@ -155,7 +160,7 @@ func (r *Session) Check() error {
 	}
 	want := 1
 	if r.ClusterMode == "multi-node" {
-		want = r.ClusterSize
+		want = r.Containers()
 	}
 	if len(r.Agents) != 0 && len(r.Agents) != want {
 		return fault.Invalidf("agent_list names %d agents, but this session needs exactly %d", len(r.Agents), want)

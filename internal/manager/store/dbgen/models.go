@@ -522,6 +522,9 @@ type Kernel struct {
 	LogTruncated     bool
 	Absences         int32
 	LostSince        *time.Time
+	ImageID          *string
+	ImageDigest      string
+	ShmemBytes       *int64
 	ToldLoss         int64
 }
 

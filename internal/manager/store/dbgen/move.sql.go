@@ -154,12 +154,13 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
        s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
        u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
-       coalesce(nullif(s.image_digest, ''), i.digest, '')::text AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
+       coalesce(nullif(k.image_digest, ''), CASE WHEN k.image_id IS NULL AND k.image = s.image THEN nullif(s.image_digest, '') END, i.digest, '')::text
+       AS image_digest, k.shmem_bytes, (CASE WHEN s.cluster_size > 1 THEN roles_of_session(s.id) ELSE 'main:1' END)::text AS replicas, i.labels AS image_labels, i.registry_type AS image_registry_type,
        kp.dotfiles AS keypair_dotfiles, ssh_keys_of(s.access_key)::text[] AS ssh_keys, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
        mounts_of_session(s.id)::jsonb AS mounts
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
-LEFT JOIN images i ON i.id = s.image_id
+LEFT JOIN images i ON i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END
 WHERE k.id = ANY($1::uuid[])
 `
 
@@ -201,6 +202,8 @@ type KernelSpecsRow struct {
 	ContainerGids      []int32
 	SudoSessionEnabled bool
 	ImageDigest        string
+	ShmemBytes         *int64
+	Replicas           string
 	ImageLabels        dbtype.Strings
 	ImageRegistryType  *string
 	KeypairDotfiles    json.RawMessage
@@ -257,6 +260,8 @@ func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsR
 			&i.ContainerGids,
 			&i.SudoSessionEnabled,
 			&i.ImageDigest,
+			&i.ShmemBytes,
+			&i.Replicas,
 			&i.ImageLabels,
 			&i.ImageRegistryType,
 			&i.KeypairDotfiles,

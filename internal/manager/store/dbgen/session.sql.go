@@ -328,11 +328,13 @@ WITH asked AS (
     RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at, sessions.domain_name
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
-        status, requested_slots, service_ports, preopen_ports)
-    SELECT (u.v->>'id')::uuid, s.id, CASE WHEN u.n = 1 THEN 'main' ELSE 'sub' END, greatest(u.n - 1, 1), u.n - 1,
-        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, s.image, u.v->>'architecture', u.v->>'registry',
+        status, requested_slots, service_ports, preopen_ports, image_id, image_digest, shmem_bytes)
+    SELECT (u.v->>'id')::uuid, s.id, coalesce(u.v->>'role', CASE WHEN u.n = 1 THEN 'main' ELSE 'sub' END),
+        coalesce((u.v->>'idx')::integer, greatest(u.n - 1, 1)), u.n - 1,
+        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, coalesce(u.v->>'image', s.image), u.v->>'architecture', u.v->>'registry',
         'PENDING', u.v->'requested_slots', u.v->'service_ports',
-        ARRAY(SELECT p::integer FROM jsonb_array_elements_text(u.v->'preopen_ports') AS p)
+        ARRAY(SELECT p::integer FROM jsonb_array_elements_text(u.v->'preopen_ports') AS p),
+        (u.v->>'image_id')::uuid, coalesce(u.v->>'image_digest', ''), (u.v->>'shmem_bytes')::bigint
     FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements(a.kernels) WITH ORDINALITY AS u(v, n)
 ), m AS (
     INSERT INTO session_mounts (session_id, n, folder_id, name, host, quota_scope, usage_mode, permission, subpath, target, volume_path, owner_uid, owner_gid)

@@ -33,11 +33,10 @@ FROM sessions s WHERE s.id = ANY(@ids::uuid[]) AND s.ended_at IS NULL;
 
 -- name: KernelFacts :many
 -- A kernel's image is local when agents would refuse to pull it.
-SELECT id, session_id, generation, status, requested_slots, architecture, image, agent_id, allocation,
-       coalesce((SELECT i.registry_type = 'local' FROM sessions s JOIN images i ON i.id = s.image_id WHERE s.id = kernels.session_id), false)::boolean
-       AS local_image
-FROM kernels
-WHERE session_id = ANY(@sessions::uuid[]) AND ended_at IS NULL ORDER BY session_id, local_rank;
+SELECT k.id, k.session_id, k.generation, k.status, k.requested_slots, k.architecture, k.image, k.agent_id, k.allocation,
+       coalesce((SELECT i.registry_type = 'local' FROM images i WHERE i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END), false)::boolean AS local_image
+FROM kernels k JOIN sessions s ON s.id = k.session_id
+WHERE k.session_id = ANY(@sessions::uuid[]) AND k.ended_at IS NULL ORDER BY k.session_id, k.local_rank;
 
 -- name: WaitingDependents :many
 SELECT DISTINCT d.session_id FROM session_dependencies d JOIN sessions s ON s.id = d.session_id
