@@ -12,8 +12,8 @@ import (
 	"net/textproto"
 	"net/url"
 	"os"
-	"path"
-	"strings"
+
+	"berth.dev/berth/api/unpack"
 )
 
 // Limits of the manager for one request.
@@ -79,7 +79,7 @@ type Upload struct {
 // UploadFiles puts files into a running session, in as many requests as are needed.
 func (c *Client) UploadFiles(ctx context.Context, session string, files []Upload) error {
 	for _, f := range files {
-		if !localPath(f.Path) {
+		if !unpack.Local(f.Path) {
 			return fmt.Errorf("upload %s: the path must be relative and stay below the session's home", f.Path)
 		}
 	}
@@ -143,15 +143,6 @@ func writeUploads(form *multipart.Writer, files []Upload) error {
 	return form.Close()
 }
 
-// localPath reports whether p is relative and has no way out.
-func localPath(p string) bool {
-	if p == "" || strings.HasPrefix(p, "/") || strings.ContainsAny(p, "\x00\\") {
-		return false
-	}
-	clean := path.Clean(p)
-	return clean != ".." && !strings.HasPrefix(clean, "../")
-}
-
 // Extracted is told of each file that a download wrote.
 type Extracted func(name string, size int64)
 
@@ -183,14 +174,14 @@ func (c *Client) downloadBatch(ctx context.Context, session string, paths []stri
 		return fmt.Errorf("download from session %s: the reply is %q, want multipart/mixed", session, resp.Header.Get("Content-Type"))
 	}
 	parts := multipart.NewReader(resp.Body, params["boundary"])
-	left := int64(maxExtract)
+	left := int64(unpack.Most)
 	for range paths {
 		part, err := parts.NextRawPart()
 		if err == io.EOF {
 			break
 		}
 		if err == nil {
-			err = extractTar(part, dest, &left, seen)
+			err = unpack.Tar(part, dest, &left, seen)
 		}
 		if err != nil {
 			return fmt.Errorf("download from session %s: %w", session, err)

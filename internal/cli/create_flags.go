@@ -70,7 +70,8 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.StringArrayVar(&f.depends, "depends", nil, "name or id of a session that must succeed first (repeatable)")
 	s.IntVar(&f.size, "cluster-size", 1, "number of containers; main1 is the first, sub1, sub2 and so on the others")
 	s.StringVar(&f.mode, "cluster-mode", "single-node", "single-node or multi-node: containers on one agent, or on any")
-	s.StringArrayVar(&f.roles, "role", nil, "further containers NAME=COUNT[,image=IMAGE][,SLOT=AMOUNT...], such as worker=3,cpu=2 (repeatable)")
+	s.StringArrayVar(&f.roles, "role", nil,
+		"further containers NAME=COUNT[,image=IMAGE][,SLOT=AMOUNT...], such as worker=3,cpu=2 (repeatable)")
 	s.StringArrayVar(&f.agents, "agent", nil, "agent to run on, for administrators (repeatable in multi-node)")
 	s.BoolVar(&f.protected, "no-preempt", false, "never end it for sessions of higher priority")
 	s.BoolVar(&f.rerun, "rerun-on-agent-loss", false, "start a batch session again when its agent is lost, although it may have run")

@@ -596,7 +596,8 @@ func (f *fakeManager) listSessions(vars map[string]any) []map[string]any {
 		}
 		items = append(items, map[string]any{
 			"id": id, "name": s.Name, "type": strings.ToUpper(s.Type), "status": s.Status, "status_info": s.StatusInfo, "image": s.Image,
-			"result": s.Result, "created_at": s.CreatedAt, "occupying_slots": `{"cpu":"1","mem":"536870912"}`, "access_key": fakeAccess, "cluster_size": max(s.ClusterSize, 1),
+			"result": s.Result, "created_at": s.CreatedAt, "occupying_slots": `{"cpu":"1","mem":"536870912"}`, "access_key": fakeAccess,
+			"cluster_size": max(s.ClusterSize, 1),
 		})
 	}
 	return items

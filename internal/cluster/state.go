@@ -171,8 +171,10 @@ const (
 	// ReasonDeviceLost: a device that it held broke.
 	ReasonDeviceLost Reason = "device-lost"
 	// ReasonCrashed: a container ended without its runner's word, so the engine, its shim or the runner crashed.
-	ReasonCrashed  Reason = "container-crashed"
-	ReasonNotFound Reason = "container-not-found"
+	ReasonCrashed Reason = "container-crashed"
+	// ReasonPeersMissing: a kernel waited in vain for the others of its session, so that nothing of its owner's began.
+	ReasonPeersMissing Reason = "peers-missing"
+	ReasonNotFound     Reason = "container-not-found"
 )
 
 // AgentStatus is the manager's view of an agent.

@@ -146,7 +146,7 @@ func TestOthersThatDoNotCome(t *testing.T) {
 	cfg.SessionType, cfg.Batch = "batch", &run.BatchCommand{Command: "touch " + ran}
 	b := launch(t, cfg)
 	await.Value(t, b.exit)
-	require.NotEqual(t, 0, b.code)
+	require.Equal(t, run.ExitPeersMissing, b.code)
 	require.NoFileExists(t, ran)
 	require.NoFileExists(t, cfg.WithDefaults().StartedFile(), "it may start elsewhere")
 	require.Contains(t, b.out.String(), "the session's other kernels did not run in time")

@@ -212,7 +212,7 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 		r.awaitNetwork(ctx)
 		if !r.awaitPeers(ctx) {
 			if ctx.Err() == nil {
-				finished <- exitNotStarted
+				finished <- run.ExitPeersMissing
 			}
 			return
 		}

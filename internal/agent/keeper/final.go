@@ -91,6 +91,10 @@ func finalOf(e ending) cluster.KernelObservation {
 		o.Reason, o.Detail = cluster.ReasonNotFound, "the container disappeared from the engine"
 	case r.Batch && c == nil && started:
 		o.Batch, o.Reason, o.Detail = true, cluster.ReasonNotFound, "the container disappeared from the engine after its command had started"
+	case lonely(e):
+		// What failed is not this agent's. The command of a batch session did not start, and may start elsewhere.
+		o.Reason, o.Detail = cluster.ReasonPeersMissing, "it waited in vain for the session's other kernels; nothing of the session's was started"
+		o.Failed, o.RetryElsewhere = r.Batch, r.Batch
 	case r.Batch && c != nil && c.Phase == runtime.PhaseExited && !started:
 		o.Reason, o.Failed, o.RetryElsewhere = cluster.ReasonFailedToStart, true, true
 		o.Detail = exitText("the runner", c.ExitCode, c.Signal) + " before it started the command"
@@ -132,6 +136,13 @@ func finalOf(e ending) cluster.KernelObservation {
 		o.Reason, o.Detail = cluster.ReasonSelfTerminated, exitText("the container", c.ExitCode, c.Signal)
 	}
 	return o
+}
+
+// lonely reports that a runner ended because the other kernels of its session did not run in time. Its exit code says so when it ended in
+// good order and had started nothing.
+func lonely(e ending) bool {
+	return e.container != nil && e.container.Phase == runtime.PhaseExited && e.container.Signal == 0 &&
+		e.container.ExitCode == run.ExitPeersMissing && e.traces.Ended && !e.traces.Started && e.result == nil
 }
 
 // stopReason is why somebody wanted the end; "" when nobody did.

@@ -84,8 +84,8 @@ func only(at place, list []api.App) (api.App, error) {
 	)
 }
 
-// circuitsOf lists what is published of an app of a kernel, "" being the main one, or of all of a kernel's apps, or with neither of all apps
-// of all kernels.
+// circuitsOf lists what is published of an app of a kernel, "" being the main one, or of all of a kernel's apps, or with neither of all
+// apps of all kernels.
 func circuitsOf(ctx context.Context, c *api.Client, session, kernel, app string) ([]api.Circuit, error) {
 	list, err := c.Circuits(ctx, frame.InKernel(session, kernel))
 	if err != nil {

@@ -14,8 +14,8 @@ func (a *verbs) newClose() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "close SESSION [APP]",
 		Short: "Take the address of an app away",
-		Long: `Take the address of an app away, or those of all apps of a session or of one of its kernels. Whoever uses it is disconnected at once, and the
-address is never used for the same again. The program goes on; berth app stop ends it.`,
+		Long: `Take the address of an app away, or those of all apps of a session or of one of its kernels. Whoever uses it is
+disconnected at once, and the address is never used for the same again. The program goes on; berth app stop ends it.`,
 		Example:           "  berth app close mylab jupyter",
 		Args:              frame.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: a.complete(),

@@ -41,8 +41,8 @@ func (a *verbs) newConfig() *cobra.Command {
 		Use:   "ssh-config",
 		Short: "Make plain ssh, scp, rsync and editors know every running session",
 		Long: `Print a configuration by which plain ssh, scp, sftp, rsync, VS Code and JetBrains know every running session of yours as
-NAME.berth, and the kernels of sessions with several as sub1.NAME.berth. With --write it goes into ~/.ssh/berth_config, replacing what an earlier one wrote; sessions that start
-afterwards need another one.`,
+NAME.berth, and the kernels of sessions with several as sub1.NAME.berth. With --write it goes into ~/.ssh/berth_config,
+replacing what an earlier one wrote; sessions that start afterwards need another one.`,
 		Example: `  berth ssh-config --write --include
   scp -r results mylab.berth:/home/work/
   rsync -e ssh -a data/ mylab.berth:data/`,

@@ -25,8 +25,8 @@ func (a *verbs) newProxy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh-proxy SESSION[:KERNEL]",
 		Short: "Carry an SSH connection to a session (for ProxyCommand)",
-		Long: `Connect standard input and output to the SSH server of a session, or of one of its kernels. This is for the ProxyCommand of ssh; berth ssh-config
-writes it.`,
+		Long: `Connect standard input and output to the SSH server of a session, or of one of its kernels. This is for the ProxyCommand
+of ssh; berth ssh-config writes it.`,
 		Example: "  ssh -o ProxyCommand='berth ssh-proxy mylab' work@mylab",
 		Args:    frame.Args(cobra.ExactArgs(1)),
 		Hidden:  true,

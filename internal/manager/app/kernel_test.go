@@ -19,8 +19,8 @@ func (r *rig) joined() (kernel string) {
 	r.sql(`INSERT INTO agents (id, status, resource_group, boot_id, data_address, data_socket) VALUES ('a2', 'ALIVE', 'default', 'boot-2',
 		'10.0.0.2:7000', '/run/a2.sock')`)
 	r.sql(`UPDATE sessions SET cluster_size = 2 WHERE id = $1`, r.session)
-	r.sql(`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots, service_ports, cluster_role, cluster_idx,
-		local_rank, cluster_hostname) VALUES ($1, $2, 'img', 'x86_64', 'a2', 'RUNNING', '{}',
+	r.sql(`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots, service_ports, cluster_role,
+		cluster_idx, local_rank, cluster_hostname) VALUES ($1, $2, 'img', 'x86_64', 'a2', 'RUNNING', '{}',
 		'[{"name":"web","protocol":"http","ports":[9001]}]', 'sub', 1, 1, 'sub1')`, kernel, r.session)
 	return kernel
 }

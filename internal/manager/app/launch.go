@@ -233,7 +233,8 @@ func dropUnopened(ctx context.Context, tx *store.Tx, w wish, id string) error {
 	if !ok {
 		return nil
 	}
-	if _, err := tx.HoldAppSession(ctx, &w.session.KernelID, w.session.ID); err != nil && !store.Missing(err) { // as everybody: the session before its circuits
+	// As everybody: the session before its circuits.
+	if _, err := tx.HoldAppSession(ctx, &w.session.KernelID, w.session.ID); err != nil && !store.Missing(err) {
 		return fmt.Errorf("hold session %s: %w", w.session.Name, err)
 	}
 	gone, err := tx.DropUnopened(ctx, id, w.session.ID, w.proxy.Name, string(w.by))

@@ -92,7 +92,8 @@ func (s *Service) use(ctx context.Context, a authz.Actor, ref string,
 
 // kernel finds a session that the actor may see with one of its kernels: the main one, or with a reference SESSION:KERNEL that one, by its
 // name in the session or its id.
-func (s *Service) kernel(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (*session.Session, session.Kernel, error) {
+func (s *Service) kernel(ctx context.Context, a authz.Actor, ref string,
+	owner cluster.AccessKey) (*session.Session, session.Kernel, error) {
 	ref, name, _ := strings.Cut(ref, ":") // neither names nor ids of sessions have a colon
 	v, err := s.d.Sessions.Find(ctx, a, ref, owner)
 	if err != nil {
@@ -225,7 +226,8 @@ func start(ctx context.Context, c *run.Client, r dbgen.AppSessionRow, w Want) (t
 		return target{}, startFailed(w.App, r, err)
 	}
 	// The runner lives among the session's own programs: what it says may be theirs.
-	if got.Port < 1 || got.Port > 65535 || got.App.Name == "" || len(got.App.Name) > maxAppName || !slices.Contains(visible, protocolOf(got.App)) {
+	if got.Port < 1 || got.Port > 65535 || got.App.Name == "" || len(got.App.Name) > maxAppName ||
+		!slices.Contains(visible, protocolOf(got.App)) {
 		return target{}, startFailed(w.App, r, fault.Conflictf("its answer makes no sense (app %.80q, protocol %.20q, port %d)", got.App.Name,
 			got.App.Protocol, got.Port))
 	}

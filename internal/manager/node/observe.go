@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -136,6 +137,9 @@ func (n *Reports) ended(ctx context.Context, l *store.Locked, k *store.LockedKer
 	}
 	m := store.KernelMove{To: cluster.Terminated, Reason: endReason(o), Detail: o.Detail, ExitCode: o.ExitCode, Signal: o.Signal,
 		OOMKilled: o.OOMKilled, ContainerID: o.ContainerID, Log: &log}
+	if m.Reason == cluster.ReasonPeersMissing {
+		m.Detail += missing(l, k)
+	}
 	switch {
 	case k.Doubted() && o.Failed && o.RetryElsewhere:
 		return k.Deny(ctx, o.Detail)
@@ -160,6 +164,21 @@ func (n *Reports) ended(ctx context.Context, l *store.Locked, k *store.LockedKer
 		}
 	}
 	return k.End(ctx, m)
+}
+
+// missing names the other kernels of a session that do not run, as the manager knows it, for words about a kernel that waited for them.
+func missing(l *store.Locked, k *store.LockedKernel) string {
+	const most = 10
+	var names []string
+	for _, other := range l.Kernels {
+		if other.ID != k.ID && other.Status != cluster.Running && len(names) < most {
+			names = append(names, fmt.Sprintf("%s is %s", other.ClusterHostname, other.Status))
+		}
+	}
+	if len(names) == 0 {
+		return "; all of them run now"
+	}
+	return "; " + strings.Join(names, ", ")
 }
 
 // hasRun tells the history that a kernel ran whose agent had no time to say so before its end.

@@ -54,6 +54,8 @@ func (t *trials) note(r reported) {
 		t.started[r.agent] = true
 	case r.again && !r.AgentsFault:
 		// What a session left in its home may keep it from starting again.
+	case r.Reason == cluster.ReasonPeersMissing:
+		// Kernels at other agents did not come.
 	case r.Phase == cluster.PhaseEnded && r.Failed && r.RetryElsewhere:
 		if t.failed == nil {
 			t.failed = map[cluster.AgentID][]reported{}

@@ -316,7 +316,8 @@ type partsRequest struct {
 
 // partsOf reads what the kernels of a request are to be. opts are the resource options of the session itself, groups those of the request's
 // resource groups where all of its amounts mean the same.
-func (s *Service) partsOf(ctx context.Context, q *lookups, r partsRequest) (parts []part, opts map[string]string, groups []string, err error) {
+func (s *Service) partsOf(ctx context.Context, q *lookups, r partsRequest) (parts []part, opts map[string]string, groups []string,
+	err error) {
 	own := part{count: r.request.ClusterSize, image: r.image}
 	if opts, err = s.fillPart(ctx, q, &r, r.request, &own); err != nil {
 		return nil, nil, nil, err
@@ -334,8 +335,8 @@ func (s *Service) partsOf(ctx context.Context, q *lookups, r partsRequest) (part
 			}
 		}
 		if r.request.ClusterMode == "single-node" && p.image.Architecture != r.image.Architecture {
-			return nil, nil, nil, fault.Invalidf("role %s needs an agent of architecture %s, and the session one of %s", role.Name, p.image.Architecture,
-				r.image.Architecture).WithNext("ask for cluster_mode multi-node, or choose images of one architecture")
+			return nil, nil, nil, fault.Invalidf("role %s needs an agent of architecture %s, and the session one of %s", role.Name,
+				p.image.Architecture, r.image.Architecture).WithNext("ask for cluster_mode multi-node, or choose images of one architecture")
 		}
 		theirs, err := s.fillPart(ctx, q, &r, asked, &p)
 		if err != nil {
@@ -352,7 +353,8 @@ func (s *Service) partsOf(ctx context.Context, q *lookups, r partsRequest) (part
 }
 
 // fillPart says what each kernel of a part holds and serves, and leaves the resource groups where that means the same.
-func (s *Service) fillPart(ctx context.Context, q *lookups, r *partsRequest, asked request.Session, p *part) (opts map[string]string, err error) {
+func (s *Service) fillPart(ctx context.Context, q *lookups, r *partsRequest, asked request.Session,
+	p *part) (opts map[string]string, err error) {
 	if asked.Resources, r.groups, err = q.realSlots(ctx, asked.Resources, r.groups, r.agents.rows, p.image.Architecture); err != nil {
 		return nil, err
 	}

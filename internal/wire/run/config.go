@@ -221,6 +221,9 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// ExitPeersMissing is the exit code of a runner whose session's other kernels did not run in time: nothing of the session's was started.
+const ExitPeersMissing = 76
+
 // StartedFile is the marker that the runner makes durable before it executes the command of a batch session: without it, nothing of
 // the command ever ran. EndedFile is what the runner leaves when it ends in good order. Both are beside the result and hold nothing
 // that is read.

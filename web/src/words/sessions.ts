@@ -29,6 +29,7 @@ export const sessions = {
   'ended.self-terminated': ['It ended by itself', '스스로 종료됨'],
   'ended.agent-lost': ['Ended because its agent was lost', '에이전트 연결이 끊겨 종료됨'],
   'ended.container-crashed': ['Its container crashed', '컨테이너가 비정상 종료됨'],
+  'ended.peers-missing': ['Its containers did not come together in time', '컨테이너가 제때 모두 실행되지 않음'],
   'ended.out-of-memory': ['Killed: out of memory', '메모리 부족으로 종료됨'],
   'ended.task-done': ['Its command ended', '명령이 끝남'],
   'ended.task-finished': ['Its command ended', '명령이 끝남'],

@@ -73,7 +73,8 @@ var failing = []cluster.Reason{cluster.ReasonTaskFailed, cluster.ReasonTaskTimeo
 	cluster.ReasonFailedToStart, cluster.ReasonFailedToPull, cluster.ReasonPullTimeout, cluster.ReasonCreateTimeout,
 	cluster.ReasonNotDelivered,
 	cluster.ReasonStartTimeout, cluster.ReasonAgentLost, cluster.ReasonOutOfMemory, cluster.ReasonDiskFull, cluster.ReasonPendingTimeout,
-	cluster.ReasonDependency, cluster.ReasonStartUnknown, cluster.ReasonBusy, cluster.ReasonCrashed, cluster.ReasonNotFound}
+	cluster.ReasonDependency, cluster.ReasonStartUnknown, cluster.ReasonBusy, cluster.ReasonCrashed, cluster.ReasonNotFound,
+	cluster.ReasonPeersMissing}
 
 // why is a reason in words; the console has the same (ended.* of web/src/words/sessions.ts).
 var why = map[cluster.Reason]string{
@@ -87,7 +88,8 @@ var why = map[cluster.Reason]string{
 	cluster.ReasonClientGone: "its client went away", cluster.ReasonForced: "it was ended at once",
 	cluster.ReasonDiskFull: "the disk of its host was full", cluster.ReasonPendingTimeout: "it waited too long",
 	cluster.ReasonDependency: "a session that it depends on failed", cluster.ReasonPreempted: "others needed its place",
-	cluster.ReasonRightEnded: "its user lost a right that it needs",
+	cluster.ReasonPeersMissing: "its kernels did not come together in time",
+	cluster.ReasonRightEnded:   "its user lost a right that it needs",
 }
 
 // Of is the notice of an event; ok is false where there is nothing to tell.

@@ -1,4 +1,5 @@
-package api
+// Package unpack writes what hostile archives hold below a directory. Package api calls it for downloads from sessions.
+package unpack
 
 import (
 	"archive/tar"
@@ -12,17 +13,17 @@ import (
 )
 
 const (
-	// maxExtract bounds what one download writes, in bytes.
-	maxExtract = 64 << 30
+	// Most bounds what one download writes, in bytes.
+	Most = 64 << 30
 	// maxEntries bounds the members of one archive.
 	maxEntries = 1 << 20
 )
 
-// extractTar writes the members of an archive below dest. The archive comes from a
+// Tar writes the members of an archive below dest. The archive comes from a
 // session and is hostile: names that leave dest, links that lead out of it, devices
 // and anything else that is no file, directory or symbolic link are refused. left is
 // what may still be written.
-func extractTar(r io.Reader, dest *os.Root, left *int64, seen Extracted) error {
+func Tar(r io.Reader, dest *os.Root, left *int64, seen func(name string, size int64)) error {
 	archive := tar.NewReader(r)
 	for range maxEntries {
 		h, err := archive.Next()
@@ -35,11 +36,11 @@ func extractTar(r io.Reader, dest *os.Root, left *int64, seen Extracted) error {
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
 		}
-		if !localPath(strings.TrimSuffix(h.Name, "/")) {
+		if !Local(strings.TrimSuffix(h.Name, "/")) {
 			return fmt.Errorf("refuse member %q: its path leaves the destination", h.Name)
 		}
 		if h.Size > *left {
-			return fmt.Errorf("refuse member %q: the download is larger than %d GiB", h.Name, maxExtract>>30)
+			return fmt.Errorf("refuse member %q: the download is larger than %d GiB", h.Name, Most>>30)
 		}
 		*left -= h.Size
 		if err := extractMember(archive, h, dest); err != nil {
@@ -71,7 +72,7 @@ func extractMember(body io.Reader, h *tar.Header, dest *os.Root) error {
 	case tar.TypeSymlink:
 		// A link is judged from where it stands; os.Root would refuse to follow a bad
 		// one, but other programs would not.
-		if strings.HasPrefix(h.Linkname, "/") || !localPath(path.Join(path.Dir(name), h.Linkname)) {
+		if strings.HasPrefix(h.Linkname, "/") || !Local(path.Join(path.Dir(name), h.Linkname)) {
 			return fmt.Errorf("refuse link %q: its target %q leaves the destination", name, h.Linkname)
 		}
 		if err := dest.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -105,4 +106,13 @@ func extractFile(body io.Reader, name string, mode fs.FileMode, dest *os.Root) (
 		return fmt.Errorf("write %q: %w", name, err)
 	}
 	return nil
+}
+
+// Local reports whether p is relative and has no way out.
+func Local(p string) bool {
+	if p == "" || strings.HasPrefix(p, "/") || strings.ContainsAny(p, "\x00\\") {
+		return false
+	}
+	clean := path.Clean(p)
+	return clean != ".." && !strings.HasPrefix(clean, "../")
 }
