@@ -11,7 +11,8 @@ import (
 // TestNobodyElseSaysWhatASessionIs: programs trust what their environment says of their session, so a request does not change that.
 func TestNobodyElseSaysWhatASessionIs(t *testing.T) {
 	t.Parallel()
-	row := dbgen.KernelSpecsRow{ID: "k", SessionID: "s", SessionName: "trio", ClusterSize: 3, ClusterRole: "sub", ClusterIdx: 2, LocalRank: 2,
+	row := dbgen.KernelSpecsRow{ID: "k", SessionID: "s", SessionName: "trio", ClusterSize: 3, Replicas: "main:1,sub:2", ClusterRole: "sub",
+		ClusterIdx: 2, LocalRank: 2,
 		ClusterHostname: "sub2", Environ: map[string]string{"MINE": "1", "OMPI_MCA_btl_tcp_if_include": "eth9"}}
 	own := clusterEnv(row)
 	for name := range own {
