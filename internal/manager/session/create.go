@@ -342,6 +342,10 @@ func (s *Service) partsOf(ctx context.Context, q *lookups, r partsRequest) (part
 		if err != nil {
 			return nil, nil, nil, fmt.Errorf("role %s: %w", role.Name, err)
 		}
+		if theirs["isolation"] != opts["isolation"] {
+			return nil, nil, fault.Invalidf("role %s asks for another isolation of accelerators than the session", role.Name).
+				WithNext("put isolation into the resource_opts of the session: it is for all its kernels")
+		}
 		if theirs["shmem"] != opts["shmem"] {
 			if p.shmem, err = strconv.ParseInt(theirs["shmem"], 10, 64); err != nil {
 				return nil, nil, nil, fmt.Errorf("read the shared memory of role %s: %w", role.Name, err)

@@ -123,6 +123,8 @@ func TestRolesThatCannotBe(t *testing.T) {
 			"4 containers"},
 		"over all":         {[]request.Role{{Name: "worker", Count: 300}}, fault.Invalid, "256"},
 		"an unknown image": {[]request.Role{{Name: "worker", Count: 1, Image: "nowhere/image:1"}}, fault.NotFound, "role worker"},
+		"an isolation of its own": {[]request.Role{{Name: "worker", Count: 1, ResourceOpts: map[string]string{"isolation": "hard"}}},
+			fault.Invalid, "isolation"},
 		"an unknown slot": {[]request.Role{{Name: "worker", Count: 1, Resources: map[string]string{"toy": "1"}}}, fault.Invalid,
 			"role worker"},
 		"less than the image": {[]request.Role{{Name: "worker", Count: 1, Image: "berth/heavy:1.0", Resources: cpu("1")}},

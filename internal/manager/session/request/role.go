@@ -16,7 +16,7 @@ type Role struct {
 	Image        string            // reference or alias; "" is the session's
 	Architecture string            // "" means any that the image has, or without an image the session's
 	Resources    map[string]string // slot -> amount as written; nil: those of the session
-	ResourceOpts map[string]string // shmem; nil: those of the session
+	ResourceOpts map[string]string // shmem; what is not named is the session's
 }
 
 const (
@@ -51,7 +51,9 @@ func (r *Session) As(role Role) Session {
 		out.Resources, out.Preset = maps.Clone(role.Resources), ""
 	}
 	if role.ResourceOpts != nil {
-		out.ResourceOpts = maps.Clone(role.ResourceOpts)
+		out.ResourceOpts = map[string]string{}
+		maps.Copy(out.ResourceOpts, r.ResourceOpts)
+		maps.Copy(out.ResourceOpts, role.ResourceOpts)
 	}
 	return out
 }
