@@ -409,6 +409,8 @@ export interface CreateSession {
   fail_if_impossible?: boolean
   clusterSize?: number
   clusterMode?: string
+  /** Roles are containers besides those that ClusterSize counts; an extension. */
+  roles?: SessionRole[]
   config: SessionConfig
 }
 
@@ -2198,6 +2200,9 @@ export interface SessionKernel {
   statusInfo: string
   /** nil before its end */
   exitCode: number | null
+  image: string
+  /** Requested are the slots that it asks for, and holds while it lives. */
+  requestedSlots: unknown
 }
 
 /** SessionMatch is a session found by a prefix. */
@@ -2239,6 +2244,17 @@ export interface SessionMove {
   exitCode: number | null
   /** ISO time */
   at: string
+}
+
+/** SessionRole is some containers of a session that have a label and may have an image and amounts of their own. What is not said is as for the session. */
+export interface SessionRole {
+  /** Name has 1 to 32 of a-z, 0-9 and -, and begins with a letter; main and sub are taken. */
+  name: string
+  count: number
+  image?: string
+  architecture?: string
+  resources?: Record<string, string>
+  resource_opts?: Record<string, string>
 }
 
 /** SessionStats are the status and the measurements of a session that was ended, by name. */
