@@ -343,7 +343,7 @@ func (s *Service) partsOf(ctx context.Context, q *lookups, r partsRequest) (part
 			return nil, nil, nil, fmt.Errorf("role %s: %w", role.Name, err)
 		}
 		if theirs["isolation"] != opts["isolation"] {
-			return nil, nil, fault.Invalidf("role %s asks for another isolation of accelerators than the session", role.Name).
+			return nil, nil, nil, fault.Invalidf("role %s asks for another isolation of accelerators than the session", role.Name).
 				WithNext("put isolation into the resource_opts of the session: it is for all its kernels")
 		}
 		if theirs["shmem"] != opts["shmem"] {
