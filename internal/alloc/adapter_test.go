@@ -108,3 +108,15 @@ func TestAdaptersOfUnknownPlaces(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, taken("a0"), a["rdma.hca"], "the first")
 }
+
+// TestModelsDoNotRestrictAdapters: who asks for a model of GPU takes any adapter.
+func TestModelsDoNotRestrictAdapters(t *testing.T) {
+	t.Parallel()
+	devices := rails("cuda.device")
+	devices[7].Model, devices[8].Model = "A100", "MT4129"
+	a, err := alloc.Fit(devices, nil, cluster.Slots{"cuda.device": cluster.Whole(1), "rdma.hca": cluster.Whole(1)},
+		alloc.Policy{Models: []string{"A100"}})
+	require.NoError(t, err)
+	require.Equal(t, taken("g7"), a["cuda.device"])
+	require.Equal(t, taken("a3"), a["rdma.hca"])
+}

@@ -44,12 +44,13 @@ type Driver struct {
 	o     Options
 	c     class
 	name  string
-	looks sync.Mutex // one look at a time: they run commands
+	guard device.Guard
 
 	mu      sync.Mutex
 	found   map[string]*unit // by the newest look; never changed in place
 	metrics measured
-	health  judged
+
+	health judged // of the looks, which come one after the other
 }
 
 // unit is one device as the newest look saw it.
@@ -90,7 +91,7 @@ func New(c Class, o Options) (*Driver, error) {
 	if o.Run == nil {
 		o.Run = run
 	}
-	return &Driver{o: o, c: built, name: "cdi:" + string(built.slot)}, nil
+	return &Driver{o: o, c: built, name: "cdi:" + string(built.slot), guard: device.NewGuard()}, nil
 }
 
 // Name returns the driver's name.
@@ -103,11 +104,10 @@ func (d *Driver) Kinds() map[cluster.SlotName]cluster.SlotKind {
 
 // Discover reads the specifications, looks where their devices are, and runs the commands whose time has come.
 func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	d.looks.Lock()
-	defer d.looks.Unlock()
+	return device.Guarded(ctx, d.guard, func() ([]device.Device, error) { return d.look(ctx) })
+}
+
+func (d *Driver) look(ctx context.Context) ([]device.Device, error) {
 	entries, err := readSpecs(ctx, d.c.dirs, d.c.kind)
 	if err != nil {
 		return nil, err

@@ -47,6 +47,8 @@ type Options struct {
 // Driver gives out AMD GPUs.
 type Driver struct {
 	o Options
+	// Looks and samples read files of a driver whose hardware may not answer.
+	looks, samples device.Guard
 
 	mu    sync.Mutex
 	found map[string]unit // by the newest look; never changed in place
@@ -68,7 +70,7 @@ func New(o Options) *Driver {
 	if o.Owner == nil {
 		o.Owner = owner
 	}
-	return &Driver{o: o}
+	return &Driver{o: o, looks: device.NewGuard(), samples: device.NewGuard()}
 }
 
 // owner reads the group of a device file.
@@ -100,9 +102,10 @@ func (d *Driver) Kinds() map[cluster.SlotName]cluster.SlotKind {
 
 // Discover returns the GPUs that KFD lists, in the order of its nodes.
 func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
+	return device.Guarded(ctx, d.looks, d.look)
+}
+
+func (d *Driver) look() ([]device.Device, error) {
 	nodes, err := readNodes(d.o.Sys)
 	if err != nil {
 		return nil, fault.Unavailablef("the GPUs of AMD cannot be listed").WithCause(err).
@@ -274,9 +277,10 @@ func (d *Driver) Grant(a alloc.Allocation) (device.Grant, error) {
 // Sample tells rocm_util (percent), rocm_mem and rocm_mem_total (bytes), rocm_power (watts) and rocm_temperature (degrees Celsius) of each
 // GPU that works, and of the kernels that hold some. Of parts of one card only their memory is known.
 func (d *Driver) Sample(ctx context.Context, held map[cluster.KernelID]alloc.Allocation) (device.Usage, error) {
-	if err := ctx.Err(); err != nil {
-		return device.Usage{}, err
-	}
+	return device.Guarded(ctx, d.samples, func() (device.Usage, error) { return d.sample(held), nil })
+}
+
+func (d *Driver) sample(held map[cluster.KernelID]alloc.Allocation) device.Usage {
 	d.mu.Lock()
 	found := d.found
 	d.mu.Unlock()
@@ -312,5 +316,5 @@ func (d *Driver) Sample(ctx context.Context, held map[cluster.KernelID]alloc.All
 			out.Kernels[kernel] = sum
 		}
 	}
-	return out, nil
+	return out
 }

@@ -1,11 +1,14 @@
 package rocm_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -216,4 +219,39 @@ func TestPresent(t *testing.T) {
 	require.False(t, rocm.Present(sys), "processors alone")
 	_, err := rocm.New(rocm.Options{Sys: fstest.MapFS{}, Owner: owners}).Discover(t.Context())
 	require.ErrorContains(t, err, "the GPUs of AMD cannot be listed")
+}
+
+// hung is a host one of whose files is never read to its end.
+type hung struct {
+	fstest.MapFS
+	release chan struct{}
+}
+
+func (h hung) ReadFile(name string) ([]byte, error) {
+	if path.Base(name) == "gpu_busy_percent" {
+		<-h.release
+	}
+	return h.MapFS.ReadFile(name)
+}
+
+// TestACardThatHangs: a sample ends with its context although the card's driver does not answer, and looks go on.
+func TestACardThatHangs(t *testing.T) {
+	t.Parallel()
+	sys := hung{three(), make(chan struct{})}
+	d := rocm.New(rocm.Options{Sys: sys, Owner: owners})
+	_, err := d.Discover(t.Context())
+	require.NoError(t, err)
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err = d.Sample(ctx, nil)
+		cancel()
+		require.ErrorContains(t, err, "the host's kernel does not answer")
+	}
+	found, err := d.Discover(t.Context())
+	require.NoError(t, err)
+	require.Len(t, found, 3)
+	close(sys.release)
+	u, err := d.Sample(t.Context(), nil)
+	require.NoError(t, err)
+	require.Equal(t, 10.0, u.Devices[device.Ref{Slot: rocm.Slot, ID: ids + "0"}]["rocm_util"])
 }
