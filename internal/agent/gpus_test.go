@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -81,6 +82,20 @@ func TestGPUsThatAreWanted(t *testing.T) {
 	err := h.startReal(nil)
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 	require.ErrorContains(t, err, "helper")
+}
+
+// TestAHelperWithoutADriver: a helper that is installed on a host without NVIDIA's driver keeps no agent from starting.
+func TestAHelperWithoutADriver(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	source := cudatest.Eight()
+	source.Fail(errors.New("NVIDIA's library cannot be loaded"))
+	require.NoError(t, h.startReal(source))
+	m.until("it takes sessions", func() bool { return m.facts.EngineOK && m.facts.Capacity[slotGPU] == 0 })
+	h.stop()
+	h.cfg.CUDA.Enabled = cuda.On
+	require.ErrorContains(t, h.startReal(source), "NVIDIA's library cannot be loaded")
 }
 
 // TestGPUsOfAHost: eight cards are offered, one is given to a kernel and measured, and a card that breaks is told at once: the next look

@@ -213,6 +213,9 @@ func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
 			delete(d.broken, id)
 		}
 	}
+	for _, words := range f.Problems {
+		d.once("problem "+words, "a GPU of this host cannot be named, so it is not given out", "problem", words)
+	}
 	clear(d.faults)
 	d.now = view{machine: m, method: how, rung: Rung(p), withheld: withheld}
 	problems := maps.Clone(d.broken)

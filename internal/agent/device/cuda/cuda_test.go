@@ -206,7 +206,7 @@ func TestFactsThatCannotBeTrue(t *testing.T) {
 	for name, change := range map[string]func(*nvmlwire.Facts){
 		"path":   func(f *nvmlwire.Facts) { f.GPUs[0].UUID = "../../etc" },
 		"twice":  func(f *nvmlwire.Facts) { f.GPUs[1].UUID = f.GPUs[0].UUID },
-		"minor":  func(f *nvmlwire.Facts) { f.GPUs[0].Minor = -1 },
+		"memory": func(f *nvmlwire.Facts) { f.GPUs[0].Memory = -1 },
 		"driver": func(f *nvmlwire.Facts) { f.Driver = "580/../x" },
 		"profile": func(f *nvmlwire.Facts) {
 			f.GPUs[0].MIG, f.GPUs[0].Instances = true, []nvmlwire.Instance{{UUID: "MIG-1", Profile: "a b"}}
@@ -218,6 +218,22 @@ func TestFactsThatCannotBeTrue(t *testing.T) {
 		_, err := h.d.Discover(t.Context())
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)
 	}
+}
+
+// TestACardOfWhichLittleIsKnown takes nothing from the others.
+func TestACardOfWhichLittleIsKnown(t *testing.T) {
+	t.Parallel()
+	h := open(t, cudatest.Eight(), func(_ *host, o *cuda.Options) { o.Config.Fractions = true })
+	h.Change(func(f *nvmlwire.Facts) {
+		f.Problems = []string{"a card does not tell its name"}
+		f.GPUs[0] = nvmlwire.GPU{UUID: f.GPUs[0].UUID, NUMA: -1, Minor: -1, Problem: "it does not answer"}
+		f.GPUs[1].Minor = -1
+	})
+	got := h.problems(t, cuda.SlotShares)
+	require.Equal(t, "it does not answer", got[cudatest.UUID(0)])
+	require.Contains(t, got[cudatest.UUID(1)], "device file")
+	require.Empty(t, got[cudatest.UUID(2)])
+	require.Len(t, got, 8)
 }
 
 // TestNothingIsGivenToWhoAskedForNothing: an image that sets NVIDIA_VISIBLE_DEVICES=all does not reach a card, on no host.

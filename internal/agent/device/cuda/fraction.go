@@ -70,7 +70,9 @@ func (d *Driver) probe(m machine, how method) Probe {
 	for _, g := range m.cards {
 		if !g.MIG {
 			p.MIG = false
-			p.Capabilities = append(p.Capabilities, g.Capability)
+			if g.Problem == "" { // what is known of a broken card says nothing about the others
+				p.Capabilities = append(p.Capabilities, g.Capability)
+			}
 		}
 	}
 	slices.Sort(p.Capabilities)

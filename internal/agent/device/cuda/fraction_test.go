@@ -168,7 +168,7 @@ func TestSample(t *testing.T) {
 	t.Parallel()
 	s := cudatest.Eight()
 	s.Cut(7, "1g.10gb")
-	owners := map[int]cluster.KernelID{11: "a", 12: "a", 21: "b", 22: "b"}
+	owners := map[int]cluster.KernelID{11: "a", 12: "a", 21: "b", 22: "b", 31: "d"}
 	h := open(t, s, func(_ *host, o *cuda.Options) {
 		o.Config.Fractions = true
 		o.Owner = func(pid int) (cluster.KernelID, bool) { id, ok := owners[pid]; return id, ok }
@@ -176,7 +176,8 @@ func TestSample(t *testing.T) {
 	ten, twenty := 10.0, 20.0
 	h.Measure(func(m *nvmlwire.Sample) {
 		m.Uses[2].Processes = []nvmlwire.Process{{PID: 11, Memory: 1 << 30, Utilisation: &ten}, {PID: 12, Memory: 1 << 30, Utilisation: &twenty},
-			{PID: 21, Memory: 3 << 30, Utilisation: &ten}, {PID: 22, Memory: 1 << 30}, {PID: 99, Memory: 5 << 30, Utilisation: &ten}}
+			{PID: 21, Memory: 3 << 30, Utilisation: &ten}, {PID: 22, Memory: 1 << 30},
+			{PID: 31, MemoryUnknown: true, Utilisation: &ten}, {PID: 99, Memory: 5 << 30, Utilisation: &ten}}
 		m.Uses[4].Power, m.Uses[4].Temperature = nil, nil
 	})
 	shares := func(id int, amount cluster.Amount) alloc.Allocation {
@@ -184,7 +185,7 @@ func TestSample(t *testing.T) {
 	}
 	u, err := h.d.Sample(t.Context(), map[cluster.KernelID]alloc.Allocation{
 		"whole": whole(3, 5), "partly": whole(3, 4), "mig": {"cuda.1g.10gb-mig": {cudatest.Instance(7, 0): 1000}},
-		"a": shares(2, 500), "b": shares(2, 250), "c": shares(2, 250), "idle": shares(0, 500), "unseen": shares(1, 500),
+		"a": shares(2, 500), "b": shares(2, 250), "c": shares(2, 250), "d": shares(2, 250), "idle": shares(0, 500), "unseen": shares(1, 500),
 		"none": {cluster.SlotCPU: {"0": 1000}},
 	})
 	require.NoError(t, err)
@@ -204,6 +205,7 @@ func TestSample(t *testing.T) {
 		"a":      {"cuda_util": 30, "cuda_mem": 2 << 30, "cuda_mem_total": half},
 		"b":      {"cuda_mem": 4 << 30, "cuda_mem_total": quarter},
 		"c":      {"cuda_util": 0, "cuda_mem": 0, "cuda_mem_total": quarter},
+		"d":      {"cuda_util": 10, "cuda_mem_total": quarter},
 		"idle":   {"cuda_util": 0, "cuda_mem_total": half},
 		"unseen": {"cuda_mem_total": half},
 	}, u.Kernels)

@@ -83,8 +83,11 @@ func machineOf(c Config, f nvmlwire.Facts) (machine, error) {
 		if !validUUID.MatchString(g.UUID) || m.cards[g.UUID].UUID != "" {
 			return machine{}, fault.Invalidf("the UUID %q of an NVIDIA GPU cannot be used, or is there twice", g.UUID)
 		}
-		if g.Minor < 0 || g.Memory < 0 {
-			return machine{}, fault.Invalidf("GPU %s has the number %d and %d bytes of memory", g.UUID, g.Minor, g.Memory)
+		if g.Memory < 0 {
+			return machine{}, fault.Invalidf("GPU %s has %d bytes of memory", g.UUID, g.Memory)
+		}
+		if g.Minor < 0 && g.Problem == "" {
+			g.Problem = "the driver does not tell its device file"
 		}
 		m.cards[g.UUID] = card{g, i}
 		if !g.MIG {

@@ -117,19 +117,22 @@ func shareOf(u nvmlwire.Use, kernel cluster.KernelID, owner func(int) (cluster.K
 		return out
 	}
 	var memory, util float64
-	told := true
+	told, sized := true, true
 	for _, p := range u.Processes {
 		if id, ok := owner(p.PID); !ok || id != kernel {
 			continue
 		}
 		memory += float64(max(p.Memory, 0))
+		sized = sized && !p.MemoryUnknown
 		if p.Utilisation == nil {
 			told = false
 		} else {
 			util += max(*p.Utilisation, 0)
 		}
 	}
-	out[metricMem] = memory
+	if sized {
+		out[metricMem] = memory
+	}
 	if told || u.Utilisation != nil && *u.Utilisation == 0 {
 		out[metricUtil] = util
 	}
