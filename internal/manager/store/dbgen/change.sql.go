@@ -149,7 +149,8 @@ func (q *Queries) ForgetChanges(ctx context.Context) error {
 
 const kernelFacts = `-- name: KernelFacts :many
 SELECT id, session_id, generation, status, requested_slots, architecture, image, agent_id, allocation,
-       coalesce((SELECT i.registry_type = 'local' FROM sessions s JOIN images i ON i.id = s.image_id WHERE s.id = kernels.session_id), false)::boolean
+       coalesce((SELECT i.registry_type = 'local' OR EXISTS (SELECT 1 FROM cluster_settings c WHERE c.key = 'image-auto-pull' AND c.value = '"none"')
+                 FROM sessions s JOIN images i ON i.id = s.image_id WHERE s.id = kernels.session_id), false)::boolean
        AS local_image
 FROM kernels
 WHERE session_id = ANY($1::uuid[]) AND ended_at IS NULL ORDER BY session_id, local_rank

@@ -34,7 +34,8 @@ FROM sessions s WHERE s.id = ANY(@ids::uuid[]) AND s.ended_at IS NULL;
 -- name: KernelFacts :many
 -- A kernel's image is local when agents would refuse to pull it.
 SELECT id, session_id, generation, status, requested_slots, architecture, image, agent_id, allocation,
-       coalesce((SELECT i.registry_type = 'local' FROM sessions s JOIN images i ON i.id = s.image_id WHERE s.id = kernels.session_id), false)::boolean
+       coalesce((SELECT i.registry_type = 'local' OR EXISTS (SELECT 1 FROM cluster_settings c WHERE c.key = 'image-auto-pull' AND c.value = '"none"')
+                 FROM sessions s JOIN images i ON i.id = s.image_id WHERE s.id = kernels.session_id), false)::boolean
        AS local_image
 FROM kernels
 WHERE session_id = ANY(@sessions::uuid[]) AND ended_at IS NULL ORDER BY session_id, local_rank;
