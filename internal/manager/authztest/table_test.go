@@ -321,6 +321,9 @@ var matrix = []line{
 	{"purge.Preview", authz.Users, authz.Purge, ofRole, spareOf(purge.User), checks},
 	{"purge.Preview", authz.Projects, authz.Purge, ofProject, projectToPurge, checks},
 	{"purge.Preview", authz.Domains, authz.Purge, ofDomain, domainToPurge, needs},
+	{"purge.PreviewInactive", authz.Users, authz.Administer, ofRole, spareOf(purge.User), checks},
+	{"purge.PreviewInactive", authz.Projects, authz.Change, ofProject, projectToPurge, checks},
+	{"purge.PreviewInactive", authz.Domains, authz.Administer, ofDomain, domainToPurge, needs},
 	{"purge.Begin", authz.Projects, authz.Purge, ofProject, projectToPurge, checks},
 	{"purge.List", authz.Projects, authz.SeeMembers, ofOwnDomain, nil, needs},
 	{"apply.Export", authz.Users, authz.See, ofOwnUsers, exported, needs},
@@ -355,6 +358,8 @@ var matrix = []line{
 	{"resource.CheckPresets", authz.Projects, authz.See, ofProject, theProject, checks},
 	{"resource.RecalculateUsage", authz.Cluster, authz.Administer, ofCluster, nil, needs},
 
+	{"image.AutoPull", authz.Cluster, authz.See, ofCluster, nil, needs},
+	{"image.SetAutoPull", authz.Cluster, authz.Administer, ofCluster, word("digest"), needs},
 	{"image.Resolve", authz.Images, authz.See, ofRegistry, word("python"), checks},
 	{"image.Get", authz.Images, authz.See, ofRegistry, theImage, checks},
 	{"image.Alias", authz.Images, authz.Administer, ofRegistry, func(w *world, _ set) []any { return []any{"other", w.image} }, needs},
