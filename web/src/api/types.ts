@@ -1867,7 +1867,7 @@ export interface PurgeItem {
   fate: string
 }
 
-/** PurgePlan is what a purge would do; Refusal says why it would be refused, "" when it would not. */
+/** PurgePlan is what a purge, or making inactive, would do; Refusal says why it would be refused, "" when it would not. */
 export interface PurgePlan {
   name: string
   domain_name: string

@@ -23,6 +23,7 @@ export const failing = [
   'agent-busy',
   'container-crashed',
   'container-not-found',
+  'peers-missing',
 ]
 
 export const isOwnEnd = (why: string) => ownEnds.includes(why)
