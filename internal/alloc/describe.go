@@ -80,6 +80,9 @@ func counted(slot cluster.SlotName, held map[string]cluster.Amount) string {
 	if family == "cuda" || family == "rocm" {
 		word = "GPU"
 	}
+	if adapter(slot) {
+		word = "network adapter"
+	}
 	if len(held) > 1 {
 		word += "s"
 	}

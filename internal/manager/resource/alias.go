@@ -49,7 +49,8 @@ func (o Offer) place() string {
 func (o Offer) families() map[string][]cluster.SlotName {
 	out := map[string][]cluster.SlotName{}
 	for _, slot := range slices.Sorted(maps.Keys(o.Slots)) {
-		if family, _, ok := strings.Cut(string(slot), "."); ok {
+		// Network adapters serve accelerators and are none.
+		if family, name, ok := strings.Cut(string(slot), "."); ok && name != "hca" {
 			out[family] = append(out[family], slot)
 		}
 	}

@@ -50,6 +50,7 @@ func TestAliasesOfSlots(t *testing.T) {
 		{"the other family", "gpu=1", offer("g", "rocm.device"), "rocm.device=1", nil},
 		{"beside an NPU", "gpu=1", offer("g", "cuda.device", "warboy.device"), "cuda.device=1", nil},
 		{"an NPU beside a GPU", "npu=1", offer("g", "cuda.device", "warboy.device"), "warboy.device=1", nil},
+		{"an NPU beside a network adapter", "npu=1", offer("g", "gaudi2.device", "rdma.hca"), "gaudi2.device=1", nil},
 		{"both", "npu=1 gpu=2", offer("g", "cuda.device", "warboy.device"), "warboy.device=1 cuda.device=2", nil},
 		{"none, against a preset", "gpu=0", both, "cuda.device=0 cuda.shares=0", nil},
 		{"none of nothing", "gpu=0", offer("g"), "", nil},
