@@ -513,6 +513,7 @@ var rules = []rule{
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},
 	{dir: "internal/testkit/idp", duty: "an identity provider with real keys, which does wrong what a test asks for", testOnly: true},
 	{dir: "internal/testkit/await", duty: "receives from channels with a deadline", testOnly: true},
+	{dir: "internal/testkit/shape", duty: "compares JSON with what a description of an interface says of it", testOnly: true},
 	{dir: "internal/testkit/load", duty: "asks a cluster all the time and counts what fails", testOnly: true},
 	{dir: "internal/testkit/simulation", duty: "a whole cluster on simulated time, with faults that follow from a seed", testOnly: true,
 		allow: []string{"internal"}},

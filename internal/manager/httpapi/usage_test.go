@@ -71,3 +71,24 @@ func TestUsageAnswers(t *testing.T) {
 		require.Nil(t, last.Disk.Value, "what was not measured is not zero")
 	}
 }
+
+// TestUsageTellsTheStatusHistory: the usage of a kernel says when its session came to its statuses, and null where that is forgotten.
+func TestUsageTellsTheStatusHistory(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	id := s.runs("mine")
+	s.held(id)
+	_, err := s.store.Pool().Exec(t.Context(), `INSERT INTO session_events (session_id, from_status, to_status, at)
+		VALUES ($1, 'CREATING', 'RUNNING', '2020-01-31T22:00:00Z')`, id)
+	require.NoError(t, err)
+	var of []admin.UsageProject
+	s.call("GET", "/resource/usage/month?month=202001", "").into(t, &of)
+	require.Len(t, of, 1)
+	require.Len(t, of[0].Kernels, 1)
+	require.Equal(t, map[string]any{"RUNNING": "2020-01-31T22:00:00+00:00"}, of[0].Kernels[0].StatusHistory)
+	_, err = s.store.Pool().Exec(t.Context(), `DELETE FROM sessions`)
+	require.NoError(t, err)
+	a := s.call("GET", "/resource/usage/month?month=202001&group_ids="+of[0].ID+",11111111-1111-4111-8111-111111111111", "")
+	require.Equal(t, http.StatusOK, a.status, a.body)
+	require.Contains(t, a.body, `"status_history":null`)
+}

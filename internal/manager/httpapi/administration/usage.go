@@ -39,7 +39,11 @@ func (h *Handlers) usageMonth(c route.Call) error {
 	if err != nil {
 		return err
 	}
-	projects, span := p.List("group_ids"), month(p, "month", p.Need("month"))
+	var projects []string
+	for _, ids := range p.List("group_ids") { // official clients write all of them into one text
+		projects = append(projects, strings.Split(ids, ",")...)
+	}
+	span := month(p, "month", p.Need("month"))
 	if err := p.Err(); err != nil {
 		return err
 	}
@@ -69,6 +73,10 @@ func (h *Handlers) usageOf(c route.Call, span usage.Period, projects []string) e
 	if err != nil {
 		return err
 	}
+	times, err := h.statusTimes(c, kernels)
+	if err != nil {
+		return err
+	}
 	out := []admin.UsageProject{}
 	for _, k := range kernels {
 		if n := len(out); n == 0 || out[n-1].ID != string(k.Project) {
@@ -76,6 +84,7 @@ func (h *Handlers) usageOf(c route.Call, span usage.Period, projects []string) e
 				Kernels: []admin.UsageKernel{}, ProjectID: string(k.Project), ProjectName: k.ProjectName})
 		}
 		one, of := usageKernel(k), &out[len(out)-1]
+		one.StatusHistory = times[k.Session]
 		of.CPU, of.Mem, of.GPU, of.SharedMemory = of.CPU+one.CPU, of.Mem+one.Mem, of.GPU+one.GPU, of.SharedMemory+one.SharedMemory
 		of.DeviceTypes = append(of.DeviceTypes, one.DeviceTypes...)
 		slices.Sort(of.DeviceTypes)
@@ -85,6 +94,32 @@ func (h *Handlers) usageOf(c route.Call, span usage.Period, projects []string) e
 			GPUMem: of.GPUMem, DeviceTypes: of.DeviceTypes}
 	}
 	return route.OK(c, out)
+}
+
+// historyPage bounds of how many sessions the statuses are read at once.
+const historyPage = 1000
+
+// statusTimes tell when the sessions of kernels came to their statuses; those that are forgotten have none.
+func (h *Handlers) statusTimes(c route.Call, kernels []usage.Kernel) (map[cluster.SessionID]map[string]any, error) {
+	ids := make([]cluster.SessionID, len(kernels))
+	for i, k := range kernels {
+		ids[i] = k.Session
+	}
+	slices.Sort(ids)
+	out := map[cluster.SessionID]map[string]any{}
+	for page := range slices.Chunk(slices.Compact(ids), historyPage) {
+		times, err := h.Sessions.StatusTimes(c.Context(), c.Actor(), page)
+		if err != nil {
+			return nil, err
+		}
+		for id, of := range times {
+			out[id] = map[string]any{}
+			for status, at := range of {
+				out[id][string(status)] = api.TimeText(at)
+			}
+		}
+	}
+	return out, nil
 }
 
 // timeOrNothing is the text of a moment, "" while it is not known: official clients put both moments into one line.
