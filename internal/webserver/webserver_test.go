@@ -93,6 +93,9 @@ func (m *fakeManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			refuse(401, "password-expired", "Password expired on 2026-01-01")
 		case text("username") == "twice@x" && in["force"] != true:
 			refuse(409, "active-login-session-exists", "has 1 logins")
+		case text("username") == "enrol@x":
+			say(401, api.Problem{Type: api.ProblemPrefix + "require-totp-registration", Title: "t", Msg: "enrol first",
+				Data: json.RawMessage(`{"two_factor_registration_token":"t"}`)})
 		case text("username") == "otp@x" && text("otp") != "123456":
 			refuse(401, "require-totp-authentication", "OTP not provided")
 		case text("password") != password:
@@ -149,6 +152,19 @@ func (m *fakeManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/auth/logout":
 		delete(m.tokens, token)
 		say(200, struct{}{})
+	case "/auth/signup":
+		say(201, map[string]string{"access_key": accessKey, "secret_key": secretKey})
+	case "/auth/update-password-no-auth":
+		switch {
+		case m.refuse != nil:
+			say(401, m.refuse)
+		case text("current_password") != password:
+			refuse(401, "auth-failed", "no")
+		default:
+			say(201, api.PasswordReplaced{ChangedAt: time.Now()})
+		}
+	case "/":
+		say(200, map[string]string{"path": r.RequestURI, "version": api.Version, "manager": "24.09.12"})
 	default:
 		if m.refuse != nil {
 			say(401, m.refuse)
@@ -447,7 +463,7 @@ func TestWhatNeedsNoLogin(t *testing.T) {
 		got, _ := s.manager.last(t)
 		require.Empty(t, got.Header.Get("Authorization"), path)
 	}
-	s.do("POST", "/func/auth/signup", `{"email":"b@x","domain":"other"}`).has(t, 200)
+	s.do("POST", "/func/auth/signup", `{"email":"b@x","domain":"other"}`).has(t, 201)
 	_, body := s.manager.last(t)
 	require.JSONEq(t, `{"email":"b@x","domain":"default"}`, body)
 	for _, path := range []string{"/func/session", "/func/auth", "/func/v2/x/y/z", "/func/folders/_/tus/uploads"} {
