@@ -32,4 +32,6 @@ type ConfigValue struct {
 // ConfigDone is the answer of POST /config/set and /config/delete.
 type ConfigDone struct {
 	Result string `json:"result"` // "ok"
+	// Notes say what of the values is not obeyed.
+	Notes []string `json:"notes,omitempty"`
 }

@@ -174,6 +174,13 @@ type Withheld struct {
 	ReadOnly bool `json:"read_only,omitempty"`
 }
 
+// When agents pull images of registries. PullTag pulls no name that is on the host already.
+const (
+	PullDigest = "digest"
+	PullTag    = "tag"
+	PullNone   = "none"
+)
+
 // KernelSpec is everything an agent needs to create a kernel.
 type KernelSpec struct {
 	Image           string
@@ -181,7 +188,7 @@ type KernelSpec struct {
 	ImageLabels     map[string]string
 	RegistryType    string // "local" is never pulled
 	RegistryAuth    string // never logged
-	AutoPull        string // digest, tag or none
+	AutoPull        string // when images of registries are pulled: PullDigest, PullTag or PullNone
 	Hostname        string
 	Hosts           []string // "name:ip"
 	Env             map[string]string

@@ -90,12 +90,15 @@ func (i *images) need(
 	case s.RegistryType == "local":
 		return img, fault.NotFoundf("image %s is not on this agent and belongs to no registry", s.Image).
 			WithReason("image-missing").WithNext("build or load it on the agent's host, for example with: make images")
-	case s.AutoPull == "none" && err != nil:
+	case s.AutoPull == cluster.PullNone && err != nil:
 		return img, fault.NotFoundf("image %s is not on this agent and pulling is switched off", s.Image).
-			WithReason("image-missing").WithNext("pull it on the agent's host or set auto-pull to digest")
-	case s.AutoPull == "none":
+			WithReason("image-missing").WithNext("pull it on the agent's host or set auto_pull to digest")
+	case s.AutoPull == cluster.PullNone:
 		return img, fault.Conflictf("image %s on this agent is %s, expected %s, and pulling is switched off", s.Image, img.ID, s.ImageDigest).
-			WithReason("image-digest")
+			WithReason("image-digest").WithNext("pull it on the agent's host or set auto_pull to digest")
+	case s.AutoPull == cluster.PullTag && err == nil:
+		return img, fault.Conflictf("image %s on this agent is %s, expected %s, and tags that are there are not pulled again", s.Image, img.ID,
+			s.ImageDigest).WithReason("image-digest").WithNext("pull it on the agent's host or set auto_pull to digest")
 	}
 	pulling()
 	return i.pull(ctx, s.Image, s.ImageDigest, progress)

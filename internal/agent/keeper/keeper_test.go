@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -487,6 +488,44 @@ func TestPullsAreSharedAndReported(t *testing.T) {
 	r.want(true, desired(1, pulled), desired(2, pulled))
 	r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning)
 	r.awaitPhase(kernelID(2), 1, cluster.PhaseRunning)
+}
+
+// TestWhenImagesArePulled: an image of a registry is pulled where its content is missing, where its name is missing, or never; what a
+// kernel runs is the content that was resolved, or nothing.
+func TestWhenImagesArePulled(t *testing.T) {
+	t.Parallel()
+	const reference = "example.org/tool:1"
+	content := "sha256:" + strings.Repeat("a", 64)
+	for _, c := range []struct{ policy, host, words string }{
+		{cluster.PullDigest, "", ""}, {cluster.PullDigest, "other", ""}, {cluster.PullDigest, "same", ""},
+		{cluster.PullTag, "", ""}, {cluster.PullTag, "other", "tags that are there are not pulled"}, {cluster.PullTag, "same", ""},
+		{cluster.PullNone, "", "is not on this agent and pulling is switched off"},
+		{cluster.PullNone, "other", "pulling is switched off"}, {cluster.PullNone, "same", ""},
+	} {
+		t.Run(c.policy+" "+c.host, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.engine.AddRemote(reference, fake.Remote{Image: runtime.Image{ID: content}})
+			switch c.host {
+			case "other":
+				r.engine.AddImage(runtime.Image{References: []string{reference}}, nil)
+			case "same":
+				r.engine.AddImage(runtime.Image{ID: content, References: []string{reference}}, nil)
+			}
+			r.start()
+			r.want(true, desired(1, func(d *cluster.DesiredKernel) {
+				d.Spec.Image, d.Spec.ImageDigest, d.Spec.RegistryType, d.Spec.AutoPull = reference, content, "docker", c.policy
+			}))
+			if c.words == "" {
+				r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning)
+				return
+			}
+			o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
+			require.True(t, o.Failed)
+			require.Equal(t, cluster.ReasonFailedToPull, o.Reason)
+			require.Contains(t, o.Detail, c.words)
+		})
+	}
 }
 
 // TestTheCommandRunsInTheMainKernelAlone: the other kernels of a batch session run until they are stopped, and have no result.

@@ -71,6 +71,7 @@ var audited = map[string]string{
 	"image.Dealias":                      "image.dealias",
 	"image.Forget":                       "image.forget",
 	"image.Import":                       "image.import",
+	"image.SetAutoPull":                  "cluster.set-auto-pull",
 	"node.Modify":                        "agent.modify",
 	"node.SetSchedulable":                "agent.set-schedulable",
 	"folder.Rename":                      "folder.rename",

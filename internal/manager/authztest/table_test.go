@@ -355,6 +355,8 @@ var matrix = []line{
 	{"resource.CheckPresets", authz.Projects, authz.See, ofProject, theProject, checks},
 	{"resource.RecalculateUsage", authz.Cluster, authz.Administer, ofCluster, nil, needs},
 
+	{"image.AutoPull", authz.Cluster, authz.See, ofCluster, nil, needs},
+	{"image.SetAutoPull", authz.Cluster, authz.Administer, ofCluster, word("digest"), needs},
 	{"image.Resolve", authz.Images, authz.See, ofRegistry, word("python"), checks},
 	{"image.Get", authz.Images, authz.See, ofRegistry, theImage, checks},
 	{"image.Alias", authz.Images, authz.Administer, ofRegistry, func(w *world, _ set) []any { return []any{"other", w.image} }, needs},

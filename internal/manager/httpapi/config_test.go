@@ -42,7 +42,22 @@ func TestSharedConfiguration(t *testing.T) {
 	set(400, "config", strings.Repeat(`{"a":`, 30)+`1`+strings.Repeat(`}`, 30))
 	set(400, "config/redis/addr", `"x"`)
 	set(400, "", `"x"`)
-	set(403, "config/docker/image/auto_pull", `"none"`)
+	const pull = "config/docker/image/auto_pull"
+	for value, note := range map[string]string{"none": "", "tag": "tried on another agent", "digest": ""} {
+		a := s.call("POST", "/config/set", `{"key":"`+pull+`","value":"`+value+`"}`)
+		require.Equal(t, 200, a.status, a.body)
+		require.Contains(t, a.body, `"result":"ok"`)
+		require.Contains(t, a.body, note)
+		require.Equal(t, note != "", strings.Contains(a.body, `"notes"`), a.body)
+		require.JSONEq(t, `{"result":"`+value+`"}`, get(pull, "false"))
+	}
+	set(200, "config/docker", `{"image":{"auto_pull":"none"}}`)
+	for _, bad := range []string{`"always"`, `""`, `true`, `null`} {
+		set(400, pull, bad)
+	}
+	require.JSONEq(t, `{"result":"none"}`, get(pull, "false"))
+	require.Equal(t, 200, s.call("POST", "/config/delete", `{"key":"`+pull+`"}`).status)
+	require.JSONEq(t, `{"result":"digest"}`, get(pull, "false"))
 	set(404, "volumes/default_host", `"no:where"`)
 
 	const aliases = "config/api/resources/slot_aliases"

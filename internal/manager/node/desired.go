@@ -120,6 +120,10 @@ func (n *Reports) specify(ctx context.Context, batch []*want, untold []string) e
 	if err != nil {
 		return err
 	}
+	pulling, err := image.AutoPullOf(ctx, n.Store)
+	if err != nil {
+		return err
+	}
 	specs := make(map[cluster.KernelID]dbgen.KernelSpecsRow, len(rows))
 	for _, r := range rows {
 		specs[cluster.KernelID(r.ID)] = r
@@ -133,7 +137,7 @@ func (n *Reports) specify(ctx context.Context, batch []*want, untold []string) e
 		for i, d := range w.list {
 			if g, known := w.told[d.Kernel]; !d.Stop && (!known || g != d.Generation) {
 				w.list[i].Spec = kernelSpec(specs[d.Kernel])
-				w.list[i].Spec.PeerSecret = secrets[d.Session]
+				w.list[i].Spec.PeerSecret, w.list[i].Spec.AutoPull = secrets[d.Session], pulling
 			}
 		}
 	}
@@ -143,7 +147,7 @@ func (n *Reports) specify(ctx context.Context, batch []*want, untold []string) e
 func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	k := &cluster.KernelSpec{
 		Image: r.Image, ImageDigest: r.ImageDigest,
-		ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
+		ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: cluster.PullDigest, Hostname: r.ClusterHostname,
 		Hosts: []string{}, Env: map[string]string{}, Slots: r.RequestedSlots, UID: -1, GID: -1, ExtraGIDs: store.Ints(r.ContainerGids),
 		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[image.LabelRuntimeType],
 		RuntimePath:  r.ImageLabels[image.LabelRuntimePath],

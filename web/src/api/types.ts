@@ -346,6 +346,8 @@ export interface Config {
 export interface ConfigDone {
   /** "ok" */
   result: string
+  /** Notes say what of the values is not obeyed. */
+  notes?: string[]
 }
 
 /** ConfigValue is the answer of POST /config/get: a text, an object of texts and objects, or null for what is not there. */

@@ -8,6 +8,7 @@ import (
 	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/httpapi/route"
+	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/metric"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/operation"
@@ -26,6 +27,7 @@ type Handlers struct {
 	Usage      *usage.Service
 	Metrics    *metric.Service
 	Nodes      *node.Service
+	Images     *image.Service
 	Operations *operation.Service
 	Folders    *folder.Service
 	Resources  *resource.Service

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/api/admin"
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/params"
@@ -19,10 +20,12 @@ import (
 // The wire's shared configuration is a tree of keys in etcd. Berth keeps none of it there: each key below stands for a setting that has a
 // use case of its own, which decides and writes. Other keys are not there, and cannot be written.
 
-// setting is what a key of the shared configuration stands for. A nil set is of a value that is decided elsewhere.
+// setting is what a key of the shared configuration stands for. A nil set is of a value that is decided elsewhere; noted says besides what of
+// the value is not obeyed.
 type setting struct {
-	get func(ctx context.Context, a authz.Actor) (string, error)
-	set func(ctx context.Context, a authz.Actor, value string) error
+	get   func(ctx context.Context, a authz.Actor) (string, error)
+	set   func(ctx context.Context, a authz.Actor, value string) error
+	noted func(ctx context.Context, a authz.Actor, value string) (string, error)
 	// unset is what delete writes.
 	unset string
 }
@@ -77,8 +80,7 @@ func (h *Handlers) settings() map[string]setting {
 			set:   h.Operations.SetManagerStatus,
 			unset: "running",
 		},
-		// An agent runs the content that the catalogue names, whatever the tag says by now.
-		"config/docker/image/auto_pull": {get: fixed("digest")},
+		"config/docker/image/auto_pull": {get: h.Images.AutoPull, noted: h.Images.SetAutoPull, unset: cluster.PullDigest},
 		"volumes/_types/user":           {get: fixed("")},
 		"volumes/_types/group":          {get: fixed("")},
 	}
@@ -182,14 +184,28 @@ func (h *Handlers) setConfig(c route.Call) error {
 			return err
 		}
 	}
+	done := admin.ConfigDone{Result: "ok"}
 	for _, k := range slices.Sorted(maps.Keys(leaves)) {
-		if set := known[k].set; set != nil {
-			if err := set(c.Context(), c.Actor(), leaves[k]); err != nil {
-				return err
-			}
+		note, err := known[k].write(c.Context(), c.Actor(), leaves[k])
+		if err != nil {
+			return err
+		}
+		if note != "" {
+			done.Notes = append(done.Notes, k+": "+note)
 		}
 	}
-	return route.OK(c, admin.ConfigDone{Result: "ok"})
+	return route.OK(c, done)
+}
+
+// write sets a value, and says what of it is not obeyed.
+func (s setting) write(ctx context.Context, a authz.Actor, value string) (note string, err error) {
+	switch {
+	case s.noted != nil:
+		return s.noted(ctx, a, value)
+	case s.set != nil:
+		return "", s.set(ctx, a, value)
+	}
+	return "", nil
 }
 
 // mayWrite refuses keys that Berth does not know and values that are decided elsewhere; a nil value is that of a delete.
@@ -199,7 +215,7 @@ func (h *Handlers) mayWrite(c route.Call, known map[string]setting, key string, 
 		return fault.Invalidf("the configuration of this cluster has no key %q", key).
 			WithNext("the keys are %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 	}
-	if s.set != nil {
+	if s.set != nil || s.noted != nil {
 		return nil
 	}
 	is, err := s.get(c.Context(), c.Actor())
@@ -255,7 +271,7 @@ func (h *Handlers) deleteConfig(c route.Call) error {
 	if err := h.mayWrite(c, known, key, nil); err != nil {
 		return err
 	}
-	if err := known[key].set(c.Context(), c.Actor(), known[key].unset); err != nil {
+	if _, err := known[key].write(c.Context(), c.Actor(), known[key].unset); err != nil {
 		return err
 	}
 	return route.OK(c, admin.ConfigDone{Result: "ok"})

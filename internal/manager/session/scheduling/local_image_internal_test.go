@@ -61,4 +61,10 @@ func TestALocalImageRunsWhereItIs(t *testing.T) {
 	require.NotContains(t, pass(), mine, "another image of that name")
 	report("sha256:1")
 	require.Contains(t, pass(), mine)
+
+	// Where nothing is pulled, every image is one that no registry has.
+	exec(`INSERT INTO cluster_settings (key, value) VALUES ('image-auto-pull', '"none"')`)
+	require.NotContains(t, pass(), pulled)
+	exec(`UPDATE cluster_settings SET value = '"tag"' WHERE key = 'image-auto-pull'`)
+	require.Contains(t, pass(), pulled)
 }

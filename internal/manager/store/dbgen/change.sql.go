@@ -149,7 +149,8 @@ func (q *Queries) ForgetChanges(ctx context.Context) error {
 
 const kernelFacts = `-- name: KernelFacts :many
 SELECT k.id, k.session_id, k.generation, k.status, k.requested_slots, k.architecture, k.image, k.agent_id, k.allocation,
-       coalesce((SELECT i.registry_type = 'local' FROM images i WHERE i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END), false)::boolean AS local_image
+       coalesce((SELECT i.registry_type = 'local' OR EXISTS (SELECT 1 FROM cluster_settings c WHERE c.key = 'image-auto-pull' AND c.value = '"none"')
+                 FROM images i WHERE i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END), false)::boolean AS local_image
 FROM kernels k JOIN sessions s ON s.id = k.session_id
 WHERE k.session_id = ANY($1::uuid[]) AND k.ended_at IS NULL ORDER BY k.session_id, k.local_rank
 `
