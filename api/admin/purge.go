@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"net/url"
 
 	"berth.dev/berth/api"
 )
@@ -10,7 +11,7 @@ import (
 // PurgeOptions say how far a purge goes. Shared removes a user's folders that others have a share of, too; Contents is for domains.
 type PurgeOptions struct{ EndSessions, Shared, Contents bool }
 
-// PurgePlan is what a purge would do; Refusal says why it would be refused, "" when it would not.
+// PurgePlan is what a purge, or making inactive, would do; Refusal says why it would be refused, "" when it would not.
 type PurgePlan struct {
 	Name    string      `json:"name"`
 	Domain  string      `json:"domain_name"`
@@ -45,6 +46,25 @@ func PreviewPurge(ctx context.Context, c *api.Client, kind, ref string, o PurgeO
 purge_preview(kind:$kind,ref:$ref,purge_shared_vfolders:$shared,contents:$contents,end_sessions:$end){
 name domain_name refusal items{what count names fate}}}`,
 		map[string]any{"kind": kind, "ref": ref, "shared": o.Shared, "contents": o.Contents, "end": o.EndSessions}, &out)
+}
+
+// The ends that PreviewEnd tells of.
+const (
+	Inactive = "inactive"
+	Purged   = "purged"
+)
+
+// PreviewEnd says what becomes of what a user (by email), project (by name or id) or domain has when it is made inactive, or purged with
+// the options. It changes nothing.
+func PreviewEnd(ctx context.Context, c *api.Client, end, kind, ref string, o PurgeOptions) (PurgePlan, error) {
+	q := url.Values{"end": {end}, "kind": {kind}, "ref": {ref}}
+	for name, on := range map[string]bool{"end_sessions": o.EndSessions, "purge_shared_vfolders": o.Shared, "contents": o.Contents} {
+		if on {
+			q.Set(name, "true")
+		}
+	}
+	var out PurgePlan
+	return out, c.Get(ctx, "/tenancy/preview", q, &out)
 }
 
 // Purge begins to forget a user, project or domain with all that they own; it goes on in the background.

@@ -258,13 +258,17 @@ func (a *verbs) newDomainSet() *cobra.Command {
 }
 
 func (a *verbs) newDomainRemove() *cobra.Command {
-	return &cobra.Command{
+	dry, asJSON := false, false
+	cmd := &cobra.Command{
 		Use: "rm NAME", Short: "Close a domain",
 		Long: "Close a domain: its users are let in nowhere, their connections, apps and tokens end within a second, and nothing that waits\n" +
-			"starts. Sessions run on and everything stays. \"set --active=true\" undoes it.",
-		Example: "  berth domain rm physics",
+			"starts. Sessions run on and everything stays. \"set --active=true\" undoes it. --dry-run says before what becomes of what it has.",
+		Example: "  berth domain rm physics --dry-run\n  berth domain rm physics",
 		Args:    frame.Args(cobra.ExactArgs(1)),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			if done, err := a.previewed(ctx, cmd, c, "domain", args[0], dry, asJSON); done {
+				return err
+			}
 			if err := admin.DeleteDomain(ctx, c, args[0]); err != nil {
 				return err
 			}
@@ -272,4 +276,5 @@ func (a *verbs) newDomainRemove() *cobra.Command {
 			return nil
 		}),
 	}
+	return previewFlags(cmd, &dry, &asJSON)
 }

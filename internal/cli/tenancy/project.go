@@ -169,16 +169,20 @@ func (a *verbs) newProjectSet() *cobra.Command {
 }
 
 func (a *verbs) newProjectRemove() *cobra.Command {
-	domain := ""
+	domain, dry, asJSON := "", false, false
 	cmd := &cobra.Command{
 		Use: "rm PROJECT", Short: "Close a project",
 		Long: "Close a project: it starts no sessions and gets no folders, and the apps of its sessions and the tokens for its folders end\n" +
-			"within a second. Sessions run on and everything stays. \"set --active=true\" undoes it.",
-		Example: "  berth project rm lasers",
+			"within a second. Sessions run on and everything stays. \"set --active=true\" undoes it. --dry-run says before what becomes of\n" +
+			"what it has.",
+		Example: "  berth project rm lasers --dry-run\n  berth project rm lasers",
 		Args:    frame.Args(cobra.ExactArgs(1)),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			p, err := admin.GetProject(ctx, c, args[0], domain)
 			if err != nil {
+				return err
+			}
+			if done, err := a.previewed(ctx, cmd, c, "project", p.ID, dry, asJSON); done {
 				return err
 			}
 			if err := admin.DeleteProject(ctx, c, p.ID); err != nil {
@@ -188,6 +192,7 @@ func (a *verbs) newProjectRemove() *cobra.Command {
 			return nil
 		}),
 	}
+	previewFlags(cmd, &dry, &asJSON)
 	return domainFlag(cmd, &domain, domainHelp)
 }
 

@@ -52,23 +52,7 @@ func (a *verbs) newPurge(kind string) *cobra.Command {
 				return nil
 			}
 			plan, err := admin.PreviewPurge(ctx, c, kind, ref, o)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return frame.PrintJSON(cmd.OutOrStdout(), plan)
-			}
-			t := frame.Table{Titles: []string{"WHAT", "COUNT", "THEY", "SUCH AS"}}
-			for _, i := range plan.Items {
-				t.Rows = append(t.Rows, []string{i.What, strconv.Itoa(i.Count), i.Fate, strings.Join(i.Names, ", ")})
-			}
-			if err := t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout())); err != nil {
-				return err
-			}
-			if plan.Refusal != "" {
-				return errors.New("this would be refused: " + plan.Refusal)
-			}
-			return nil
+			return a.printPlan(cmd, plan, err, asJSON)
 		}),
 	}
 	f := cmd.Flags()
@@ -85,6 +69,46 @@ func (a *verbs) newPurge(kind string) *cobra.Command {
 	}
 	frame.JSONFlag(cmd, &asJSON)
 	return cmd
+}
+
+// printPlan prints what would happen; what would be refused is an error.
+func (a *verbs) printPlan(cmd *cobra.Command, plan admin.PurgePlan, err error, asJSON bool) error {
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return frame.PrintJSON(cmd.OutOrStdout(), plan)
+	}
+	t := frame.Table{Titles: []string{"WHAT", "COUNT", "THEY", "SUCH AS"}}
+	for _, i := range plan.Items {
+		t.Rows = append(t.Rows, []string{i.What, strconv.Itoa(i.Count), i.Fate, strings.Join(i.Names, ", ")})
+	}
+	if err := t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout())); err != nil {
+		return err
+	}
+	if plan.Refusal != "" {
+		return errors.New("this would be refused: " + plan.Refusal)
+	}
+	return nil
+}
+
+// previewFlags add --dry-run and --json to a verb that makes somebody inactive.
+func previewFlags(cmd *cobra.Command, dry, asJSON *bool) *cobra.Command {
+	cmd.Flags().BoolVar(dry, "dry-run", false, "print what would become of sessions, folders, keys and shares, and change nothing")
+	frame.JSONFlag(cmd, asJSON)
+	return cmd
+}
+
+// previewed prints what becomes of what somebody has when they are made inactive, where only that was asked for.
+func (a *verbs) previewed(ctx context.Context, cmd *cobra.Command, c *api.Client, kind, ref string, dry, asJSON bool) (done bool, err error) {
+	switch {
+	case !dry && asJSON:
+		return true, frame.Usage(errors.New("--json says what would happen as JSON: use it with --dry-run"))
+	case !dry:
+		return false, nil
+	}
+	plan, err := admin.PreviewEnd(ctx, c, admin.Inactive, kind, ref, admin.PurgeOptions{})
+	return true, a.printPlan(cmd, plan, err, asJSON)
 }
 
 // pendingPurges lists the purges that are not done, of every kind.

@@ -247,13 +247,17 @@ func (a *verbs) newUserSet() *cobra.Command {
 }
 
 func (a *verbs) newUserRemove() *cobra.Command {
-	return &cobra.Command{
+	dry, asJSON := false, false
+	cmd := &cobra.Command{
 		Use: "rm EMAIL", Short: "Shut a user out for good",
 		Long: "Shut a user out for good: no key, password, connection or token of theirs is good any more. Sessions and folders stay, and the\n" +
-			"email address stays taken. \"set --status active\" undoes it.",
-		Example: "  berth user rm ada@example.org",
+			"email address stays taken. \"set --status active\" undoes it. --dry-run says before what becomes of what they have.",
+		Example: "  berth user rm ada@example.org --dry-run\n  berth user rm ada@example.org",
 		Args:    frame.Args(cobra.ExactArgs(1)),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			if done, err := a.previewed(ctx, cmd, c, "user", args[0], dry, asJSON); done {
+				return err
+			}
 			if err := admin.DeleteUser(ctx, c, args[0]); err != nil {
 				return err
 			}
@@ -261,4 +265,5 @@ func (a *verbs) newUserRemove() *cobra.Command {
 			return nil
 		}),
 	}
+	return previewFlags(cmd, &dry, &asJSON)
 }

@@ -75,6 +75,12 @@ func Begin(ctx context.Context, db *store.Store, a authz.Actor, action, object s
 	}
 }
 
+// Trial has the use cases that are called with the context leave no record. It is for those that are tried in a transaction which is rolled
+// back.
+func Trial(ctx context.Context) context.Context {
+	return store.WithNote(ctx, &store.Note{Write: func(context.Context, *store.Tx) (int64, error) { return 0, nil }})
+}
+
 // ActingFor says on behalf of which access key the use case of the context acts; "" is the actor's own.
 func ActingFor(ctx context.Context, key string) {
 	if e, ok := ctx.Value(entryKey{}).(*entry); ok && key != "" && key != e.is.AccessKey {

@@ -133,7 +133,7 @@ var unaudited = map[string]string{
 	"tenancy.ListDotfiles": "reads", "tenancy.GetDotfile": "reads", "tenancy.Owner": "decides for other use cases",
 	"passkey.List":  "reads",
 	"identity.List": "reads",
-	"purge.Preview": "changes nothing", "apply.Plan": "changes nothing",
+	"purge.Preview": "changes nothing", "purge.PreviewInactive": "changes nothing", "apply.Plan": "changes nothing",
 	"resource.RecalculateUsage": "reads", "image.Unknown": "reads", "image.Customized": "reads", "folder.Usage": "reads",
 	"folder.UsedBytes": "reads", "folder.AllHosts": "reads", "folder.PerfMetric": "reads", "folder.Shared": "reads",
 	"tenancy.ActAs":  "decides for other use cases, whose records name both",

@@ -45,6 +45,7 @@ import (
 	"berth.dev/berth/internal/manager/tenancy/letter"
 	"berth.dev/berth/internal/manager/tenancy/otp"
 	"berth.dev/berth/internal/manager/tenancy/provision"
+	"berth.dev/berth/internal/manager/tenancy/purge"
 	"berth.dev/berth/internal/manager/tenancy/token"
 	"berth.dev/berth/internal/manager/usage"
 )
@@ -109,6 +110,7 @@ type API struct {
 	operations *operation.Service
 	notices    *notice.Service
 	tenancies  *apply.Service
+	purges     *purge.Service
 
 	graphql http.Handler
 	log     *slog.Logger
@@ -149,7 +151,7 @@ func New(d Deps) *API {
 		proofs:    credentials.Proofs{Identities: n.Identities, OpenID: n.OpenID, Passkeys: n.Passkeys},
 		resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		templates: n.Templates,
-		idle:      n.Idle, operations: n.Operations, notices: n.Notices, tenancies: n.Tenancies,
+		idle:      n.Idle, operations: n.Operations, notices: n.Notices, tenancies: n.Tenancies, purges: n.Purges,
 		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
 		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest, hsts: d.HSTS,
 	}

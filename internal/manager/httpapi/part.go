@@ -24,7 +24,7 @@ func (a *API) partRoutes() {
 	c := &credentials.Handlers{Tenancy: a.tenancy, Tokens: a.tokens, OTP: a.otp, Letters: a.letters, Proofs: a.proofs}
 	h := &administration.Handlers{Audit: a.audit, Usage: a.usage, Metrics: a.metrics,
 		Nodes: a.nodes, Images: a.images, Resources: a.resources, Sessions: a.sessions,
-		Operations: a.operations, Folders: a.folders, Tenancy: a.tenancy, Tenancies: a.tenancies, Directory: a.directory,
+		Operations: a.operations, Folders: a.folders, Tenancy: a.tenancy, Tenancies: a.tenancies, Purges: a.purges, Directory: a.directory,
 		Provision: a.provision, NodeID: a.info.NodeID, Now: a.now}
 	s, n := &scim.Handlers{Provision: a.provision}, &notice.Handlers{Notices: a.notices}
 	d := &device.Handlers{Sessions: a.sessions, Now: a.now}

@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/internal/manager/tenancy/apply"
 	"berth.dev/berth/internal/manager/tenancy/directory"
 	"berth.dev/berth/internal/manager/tenancy/provision"
+	"berth.dev/berth/internal/manager/tenancy/purge"
 	"berth.dev/berth/internal/manager/usage"
 )
 
@@ -36,6 +37,7 @@ type Handlers struct {
 	Directory  *directory.Service
 	Provision  *provision.Service
 	Tenancies  *apply.Service
+	Purges     *purge.Service
 	// NodeID names this manager.
 	NodeID string
 	Now    func() time.Time
@@ -89,6 +91,7 @@ func (h *Handlers) Routes() []route.Route {
 		route.Signed.To("GET /tenancy/export", h.exportTenancy),
 		route.Signed.To("POST /tenancy/plan", h.planTenancy),
 		route.Signed.To("POST /tenancy/apply", h.applyTenancy),
+		route.Signed.To("GET /tenancy/preview", h.previewEnd),
 		route.Signed.To("GET /logs/error", h.errorLogs),
 		route.Signed.To("POST /logs/error", h.reportError),
 		route.Signed.To("POST /logs/error/{id}/clear", h.clearError),

@@ -20,8 +20,8 @@ import (
 // The wire's shared configuration is a tree of keys in etcd. Berth keeps none of it there: each key below stands for a setting that has a
 // use case of its own, which decides and writes. Other keys are not there, and cannot be written.
 
-// setting is what a key of the shared configuration stands for. A nil set is of a value that is decided elsewhere; noted says besides what of
-// the value is not obeyed.
+// setting is what a key of the shared configuration stands for. A nil set is of a value that is decided elsewhere; noted says besides what
+// of the value is not obeyed.
 type setting struct {
 	get   func(ctx context.Context, a authz.Actor) (string, error)
 	set   func(ctx context.Context, a authz.Actor, value string) error

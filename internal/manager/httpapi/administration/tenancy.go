@@ -8,6 +8,7 @@ import (
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/tenancy/apply"
 	"berth.dev/berth/internal/manager/tenancy/plan"
+	"berth.dev/berth/internal/manager/tenancy/purge"
 )
 
 func (h *Handlers) exportTenancy(c route.Call) error {
@@ -44,6 +45,37 @@ func (h *Handlers) planTenancy(c route.Call) error {
 	for _, one := range plan.Changes {
 		out.Changes = append(out.Changes, admin.TenancyChange{Kind: string(one.Kind), Domain: one.Domain, Name: one.Name, Make: one.Make,
 			From: one.From, To: one.To, Words: one.Words()})
+	}
+	return route.OK(c, out)
+}
+
+// previewEnd says what becomes of what somebody has when they are made inactive or purged.
+func (h *Handlers) previewEnd(c route.Call) error {
+	p, err := c.Params()
+	if err != nil {
+		return err
+	}
+	kind, ref, end := purge.Kind(p.Need("kind")), p.Need("ref"), p.Text("end", admin.Inactive)
+	o := purge.Options{EndSessions: p.Flag("end_sessions", false), PurgeShared: p.Flag("purge_shared_vfolders", false),
+		Contents: p.Flag("contents", false)}
+	if end != admin.Inactive && end != admin.Purged {
+		p.Fail("end", "must be inactive or purged")
+	}
+	if err := p.Err(); err != nil {
+		return err
+	}
+	var plan purge.Plan
+	if end == admin.Purged {
+		plan, err = h.Purges.Preview(c.Context(), c.Actor(), kind, ref, o)
+	} else {
+		plan, err = h.Purges.PreviewInactive(c.Context(), c.Actor(), kind, ref)
+	}
+	if err != nil {
+		return err
+	}
+	out := admin.PurgePlan{Name: plan.Name, Domain: plan.Domain, Items: make([]admin.PurgeItem, len(plan.Items)), Refusal: plan.Refusal}
+	for i, of := range plan.Items {
+		out.Items[i] = admin.PurgeItem{What: of.What, Count: of.Count, Names: append([]string{}, of.Names...), Fate: of.Fate}
 	}
 	return route.OK(c, out)
 }

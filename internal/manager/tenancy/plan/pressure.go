@@ -75,7 +75,7 @@ func (m *maker) held() {
 	for i := range m.out.Changes {
 		c := &m.out.Changes[i]
 		if o := m.now.Objects[c.Key()]; c.ends() && o != nil && o.Waiting > 0 {
-			c.Notes = append(c.Notes, counted(o.Waiting, "session")+" of it waiting to start will not, until it is active again")
+			c.Notes = append(c.Notes, counted(o.Waiting, "session")+" of it waiting to start "+waits)
 		}
 	}
 }

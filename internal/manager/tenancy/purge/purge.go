@@ -104,8 +104,19 @@ type subject struct {
 	row                   dbgen.User // of a user
 }
 
-// find finds the subject and decides whether the actor may purge it.
-func (s *Service) find(ctx context.Context, a authz.Actor, kind Kind, ref string) (subject, error) {
+// deeds are what is done to a subject: the verb of each kind, and its word.
+type deeds struct {
+	verbs map[Kind]authz.Verb
+	word  string
+}
+
+var (
+	purging = deeds{map[Kind]authz.Verb{User: authz.Purge, Project: authz.Purge, Domain: authz.Purge}, "purge"}
+	closing = deeds{map[Kind]authz.Verb{User: authz.Administer, Project: authz.Change, Domain: authz.Administer}, "close"}
+)
+
+// find finds the subject and decides whether the actor may do that with it.
+func (s *Service) find(ctx context.Context, a authz.Actor, d deeds, kind Kind, ref string) (subject, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return subject{}, err
 	}
@@ -122,30 +133,30 @@ func (s *Service) find(ctx context.Context, a authz.Actor, kind Kind, ref string
 			return subject{}, fmt.Errorf("find user %s: %w", ref, err)
 		}
 		o := authz.Object{Name: ref, Owner: cluster.UserID(r.ID), OwnerRole: authz.Role(r.Role), Domain: r.DomainName}
-		return subject{kind: kind, id: r.ID, name: r.Email, domain: r.DomainName, user: &r.ID, row: r}, authz.Users.Check(a, authz.Purge, o)
+		return subject{kind: kind, id: r.ID, name: r.Email, domain: r.DomainName, user: &r.ID, row: r}, authz.Users.Check(a, d.verbs[kind], o)
 	case Project:
 		p, err := s.d.Tenancy.VisibleProject(ctx, a, ref, a.Domain)
 		if err != nil {
 			return subject{}, err
 		}
 		return subject{kind: kind, id: p.ID, name: p.Name, domain: p.DomainName, project: &p.ID},
-			authz.Projects.Check(a, authz.Purge, tenancy.ProjectObject(p, ref))
+			authz.Projects.Check(a, d.verbs[kind], tenancy.ProjectObject(p, ref))
 	case Domain:
-		if err := authz.Domains.Need(a, authz.Purge, authz.Object{Name: ref, Domain: ref}, "purge domains"); err != nil {
+		if err := authz.Domains.Need(a, d.verbs[kind], authz.Object{Name: ref, Domain: ref}, d.word+" domains"); err != nil {
 			return subject{}, err
 		}
-		d, err := s.d.Tenancy.GetDomain(ctx, a, ref)
+		found, err := s.d.Tenancy.GetDomain(ctx, a, ref)
 		if err != nil {
 			return subject{}, err
 		}
-		return subject{kind: kind, id: d.Name, name: d.Name, domain: d.Name, domRef: &d.Name}, nil
+		return subject{kind: kind, id: found.Name, name: found.Name, domain: found.Name, domRef: &found.Name}, nil
 	}
-	return subject{}, fault.Invalidf("%.40q cannot be purged", string(kind)).WithNext("choose user, project or domain")
+	return subject{}, fault.Invalidf("%.40q is nothing to %s", string(kind), d.word).WithNext("choose user, project or domain")
 }
 
 // Preview says what a purge would do, and whether it would be refused. It changes nothing.
 func (s *Service) Preview(ctx context.Context, a authz.Actor, kind Kind, ref string, o Options) (Plan, error) {
-	t, err := s.find(ctx, a, kind, ref)
+	t, err := s.find(ctx, a, purging, kind, ref)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -280,7 +291,7 @@ const nobody = "00000000-0000-0000-0000-000000000000"
 func (s *Service) Begin(ctx context.Context, a authz.Actor, kind Kind, ref string, o Options) (_ Purge, err error) {
 	ctx, end := audit.Begin(ctx, s.d.Store, a, string(kind)+".purge", ref)
 	defer end(&err)
-	t, err := s.find(ctx, a, kind, ref)
+	t, err := s.find(ctx, a, purging, kind, ref)
 	if err != nil {
 		return Purge{}, err
 	}

@@ -249,3 +249,69 @@ func TestWhatIsNeverPurged(t *testing.T) {
 	running.Wait()
 	require.True(t, (errs[0] == nil) != (errs[1] == nil), "%v, %v", errs[0], errs[1])
 }
+
+// What an end by inactivity does is said before, for each kind, and what it would be refused for; saying it changes nothing and leaves
+// no record.
+func TestWhatInactivityDoesIsSaidBefore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	ada := string(r.ada.UserID)
+	bob := r.user("bob@x", tenancy.UserProps{})
+	r.folder("mine", ada, nil, "ready")
+	shared := r.folder("shared", ada, nil, "ready")
+	r.Exec(`INSERT INTO folder_permissions (folder_id, user_id, permission) VALUES ($1, $2, 'rw')`, shared, string(bob.UserID))
+	r.Running("live", "a1", func(q *request.Session) { q.OwnerAccessKey = r.ada.AccessKey })
+	r.Create("waits", func(q *request.Session) { q.OwnerAccessKey = r.ada.AccessKey })
+	lab, err := r.Tenancy.CreateProject(ctx, r.Admin, "lab", tenancy.ProjectProps{})
+	require.NoError(t, err)
+	r.folder("data", nil, string(lab.ID), "ready")
+	_, err = r.Tenancy.CreateDomain(ctx, r.Admin, "ops", tenancy.DomainProps{})
+	require.NoError(t, err)
+	r.user("oli@x", tenancy.UserProps{Domain: new("ops")})
+	admin := authz.RoleAdmin
+	boss := r.user("boss@x", tenancy.UserProps{Role: &admin})
+	records := r.count(`SELECT count(*) FROM audit_log`)
+	for _, c := range []struct {
+		who     authz.Actor
+		kind    purge.Kind
+		ref     string
+		want    map[string]int
+		refusal string
+	}{
+		{r.Admin, purge.User, "ada@x", map[string]int{"sessions that run": 1, "sessions that wait to start": 1, "folders": 1,
+			"shared folders": 1, "keypairs": 1, "memberships": 1}, ""},
+		{boss, purge.User, "bob@x", map[string]int{"shares of others' folders": 1, "keypairs": 1, "memberships": 1}, ""},
+		{r.Admin, purge.User, r.Admin.Email, map[string]int{"keypairs": 1, "memberships": 1}, "their own status"},
+		{boss, purge.Project, string(lab.ID), map[string]int{"folders": 1}, ""},
+		{r.Admin, purge.Domain, "ops", map[string]int{"users": 1, "keypairs": 1}, ""},
+		{r.Admin, purge.Domain, "default", nil, "first one"},
+	} {
+		p, err := r.Purges.PreviewInactive(ctx, c.who, c.kind, c.ref)
+		require.NoError(t, err, c.ref)
+		said := map[string]int{}
+		for _, i := range p.Items {
+			said[i.What] = i.Count
+			require.NotEmpty(t, i.Fate, i.What)
+		}
+		if c.want != nil {
+			require.Equal(t, c.want, said, c.ref)
+		}
+		if c.refusal == "" {
+			require.Empty(t, p.Refusal, c.ref)
+		}
+		require.Contains(t, p.Refusal, c.refusal, c.ref)
+	}
+	require.Zero(t, r.count(`SELECT count(*) FROM users WHERE status <> 'active'`))
+	require.Zero(t, r.count(`SELECT count(*) FROM domains WHERE NOT is_active`)+r.count(`SELECT count(*) FROM projects WHERE NOT is_active`))
+	require.Equal(t, records, r.count(`SELECT count(*) FROM audit_log`))
+	// What it says is what happens.
+	require.NoError(t, r.Tenancy.DeleteUser(ctx, r.Admin, "ada@x"))
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM folders WHERE user_id = $1`, ada))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM folder_permissions`))
+	_, err = r.Purges.PreviewInactive(ctx, r.Admin, "keypair", "x")
+	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+	_, err = r.Purges.PreviewInactive(ctx, boss, purge.Domain, "ops")
+	require.True(t, fault.Is(err, fault.Denied), "%v", err)
+	require.Equal(t, records+1, r.count(`SELECT count(*) FROM audit_log`), "the deletion")
+}
