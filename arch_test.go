@@ -175,7 +175,7 @@ var rules = []rule{
 			"internal/manager/resource", "internal/manager/store", "internal/manager/tenancy", "internal/scheduler", "internal/wire/node"}},
 	{dir: "internal/manager/session/request", duty: "reads and checks what the creator of a session asks for",
 		allow: []string{"internal/cluster", "internal/fault", "internal/manager/folder", "internal/manager/image",
-			"internal/manager/store/dbgen"}},
+			"internal/manager/operation/callback", "internal/manager/store/dbgen"}},
 	{dir: "internal/manager/session/template", duty: "templates that sessions are started from: documents, who may see and change them",
 		allow: []string{"internal/cluster", "internal/fault", "internal/manager/audit", "internal/manager/authz",
 			"internal/manager/session/request", "internal/manager/store", "internal/manager/tenancy"}},

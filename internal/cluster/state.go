@@ -135,6 +135,7 @@ type Reason string
 const (
 	ReasonUserRequested   Reason = "user-requested"
 	ReasonForced          Reason = "force-terminated"
+	ReasonAdministrator   Reason = "admin-terminated" // somebody else than its user ended it
 	ReasonSelfTerminated  Reason = "self-terminated"
 	ReasonTaskFinished    Reason = "task-finished"
 	ReasonTaskFailed      Reason = "task-failed"

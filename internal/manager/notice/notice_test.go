@@ -28,8 +28,11 @@ import (
 	"berth.dev/berth/internal/manager/notice/rule"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/session"
+	sessionrequest "berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // request is what a receiver got.
@@ -212,6 +215,48 @@ func TestNoticesArriveOnce(t *testing.T) {
 	got, mails = r.taken()
 	require.Empty(t, got)
 	require.Empty(t, mails)
+}
+
+// Who ends a session of somebody else has its user told, who it was; who ends their own hears nothing, also not when it is by force.
+func TestSessionsThatAnAdministratorEnded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	u, err := r.Tenancy.CreateUser(t.Context(), r.Admin, "bob@x", tenancy.UserProps{Password: new(seal.Secret("correct horse"))})
+	require.NoError(t, err)
+	require.NoError(t, r.Tenancy.ModifyProject(t.Context(), r.Admin, "default", tenancy.ProjectProps{
+		Members: &tenancy.MemberChange{Mode: tenancy.AddMembers, Users: []string{"bob@x"}}}))
+	bob, _, err := r.Tenancy.Authenticate(t.Context(), u.MainAccessKey)
+	require.NoError(t, err)
+	r.wish(bob, notice.Wishes{URL: r.receiver.URL, Webhook: rule.Kinds()})
+	r.wish(r.Admin, notice.Wishes{URL: r.receiver.URL, Webhook: rule.Kinds()})
+	as := bob
+	as.By = &r.Admin
+	ofBob := func(q *sessionrequest.Session) { q.OwnerAccessKey = bob.AccessKey }
+	for i, c := range []struct {
+		who    authz.Actor
+		forced bool
+		words  string
+	}{
+		{r.Admin, false, "an administrator ended it; asked by " + r.Admin.Email},
+		{r.Admin, true, "an administrator ended it; asked by " + r.Admin.Email},
+		{as, false, "an administrator ended it; asked by " + r.Admin.Email},
+		{bob, false, ""}, {bob, true, ""},
+	} {
+		name := fmt.Sprintf("job%d", i)
+		id := r.Create(name, ofBob).ID
+		_, err := r.Sessions.Destroy(t.Context(), c.who, string(id), session.DestroyOptions{Forced: c.forced})
+		require.NoError(t, err)
+		r.pass()
+		got, _ := r.taken()
+		if c.words == "" {
+			require.Empty(t, got, "%s", name)
+			continue
+		}
+		require.Len(t, got, 1, "%s: its user is told, and nobody else", name)
+		require.Contains(t, string(got[0].body), "Session "+name+" has ended: "+c.words)
+		require.Contains(t, string(got[0].body), `"kind":"ended"`)
+		require.Contains(t, string(got[0].body), `"reason":"admin-terminated"`)
+	}
 }
 
 // Warnings of idle sessions and shares of folders are notices, too; an invitation that was taken back is not.

@@ -67,7 +67,7 @@ func (s *Service) Destroy(ctx context.Context, a authz.Actor, ref string, o Dest
 				return refusal
 			}
 			if refusal == nil {
-				if err := destroy(ctx, l, o.Forced); err != nil {
+				if err := destroy(ctx, l, a, o.Forced); err != nil {
 					return err
 				}
 				if l.CallbackUrl != nil {
@@ -91,15 +91,21 @@ func (s *Service) Destroy(ctx context.Context, a authz.Actor, ref string, o Dest
 	return out, nil
 }
 
-func destroy(ctx context.Context, l *store.Locked, forced bool) error {
-	reason := cluster.ReasonUserRequested
-	if forced {
+// destroy ends a session. Its user hears of it where it was somebody else.
+func destroy(ctx context.Context, l *store.Locked, a authz.Actor, forced bool) error {
+	reason, detail := cluster.ReasonUserRequested, ""
+	switch {
+	case a.By != nil:
+		reason, detail = cluster.ReasonAdministrator, "asked by "+a.By.Email
+	case string(a.UserID) != l.UserID:
+		reason, detail = cluster.ReasonAdministrator, "asked by "+a.Email
+	case forced:
 		reason = cluster.ReasonForced
 	}
-	if err := l.Stop(ctx, reason, "", forced && l.Status != cluster.Pending); err != nil {
+	if err := l.Stop(ctx, reason, detail, forced && l.Status != cluster.Pending); err != nil {
 		return err
 	}
-	return l.Settle(ctx, reason, "")
+	return l.Settle(ctx, reason, detail)
 }
 
 // failedNamed finds the newest session of a name that ended in ERROR and that the actor may change. Names mean live sessions, but

@@ -38,7 +38,7 @@ func (s *Service) EndAll(ctx context.Context, a authz.Actor) (ended int, err err
 			sessions[i] = cluster.SessionID(id)
 		}
 		err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-			return StopAll(ctx, tx, sessions, "", cluster.ReasonForced, "an administrator froze the cluster and ended its sessions")
+			return StopAll(ctx, tx, sessions, "", cluster.ReasonAdministrator, "the cluster was frozen and its sessions ended")
 		})
 		if err != nil {
 			return ended, fmt.Errorf("end the sessions of everybody: %w", err)

@@ -24,6 +24,9 @@ test('what ended is told with why, but not what one ended oneself or long ago', 
       ended({ id: '4', terminated_at: '2026-10-01T00:00:00Z' }),
       ended({ id: '5', type: 'interactive', why: 'idle-timeout', result: 'UNDEFINED' }),
       ended({ id: '6', terminated_at: null }),
+      ended({ id: '7', why: 'force-terminated' }),
+      ended({ id: '8', type: 'interactive', why: 'admin-terminated' }),
+      ended({ id: '9', status: 'CANCELLED', why: 'failed-to-pull' }),
     ],
     [],
     [],
@@ -33,6 +36,8 @@ test('what ended is told with why, but not what one ended oneself or long ago', 
     ['1', 'done', 'task-done'],
     ['2', 'failed', 'failed-to-start'],
     ['5', 'ended', 'idle-timeout'],
+    ['8', 'ended', 'admin-terminated'],
+    ['9', 'failed', 'failed-to-pull'],
   ])
 })
 

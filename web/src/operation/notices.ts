@@ -1,6 +1,7 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
 import type { Invitation } from '@/folder/queries'
+import { isFailedEnd, isOwnEnd } from '@/session/ends'
 import { listSessions, type Session } from '@/session/queries'
 import { instant } from '@/design/time'
 
@@ -68,11 +69,10 @@ export function noticesOf(ended: Session[], ending: Idle[], invited: Invitation[
   const out: Notice[] = []
   for (const s of ended) {
     const at = instant(s.terminated_at)
-    if (at === null || now - at > oldest || s.why === 'user-requested') continue
-    const failed = s.status === 'ERROR' || s.result === 'FAILURE' || s.result === 'failure'
+    if (at === null || now - at > oldest || isOwnEnd(s.why)) continue
     out.push({
       key: `end:${s.id}`,
-      kind: failed ? 'failed' : s.type.toLowerCase() === 'batch' ? 'done' : 'ended',
+      kind: isFailedEnd(s) ? 'failed' : s.type.toLowerCase() === 'batch' ? 'done' : 'ended',
       name: s.name,
       why: s.why,
       at,

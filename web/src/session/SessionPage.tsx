@@ -30,6 +30,7 @@ import { t, tAny, type Word } from '@/words'
 import { CopyAs } from '@/design/CopyAs'
 import { useAgain } from './again'
 import { Commit } from './Commit'
+import { isFailedEnd } from './ends'
 import { Logs } from './Logs'
 import { commitQuery, endSession, keepAlive, movesQuery, sessionInfoQuery, sessionQuery, type SessionDetail } from './queries'
 import { SessionFiles } from './SessionFiles'
@@ -279,7 +280,7 @@ function Ends({ of: s }: { of: SessionDetail }) {
 function Ended({ of: s, again }: { of: SessionDetail; again: () => void }) {
   const info = useQuery({ ...sessionInfoQuery(s.id), enabled: isOver(s.status) }).data
   if (!isOver(s.status)) return null
-  const failed = s.status === 'ERROR' || s.result === 'FAILURE' || s.result === 'failure'
+  const failed = isFailedEnd({ status: s.status, result: s.result, why: s.status_info })
   const err = (s.data['error'] as { repr?: string } | undefined)?.repr
   const code = info?.exitCode ?? s.kernels[0]?.exit_code
   return (

@@ -23,6 +23,8 @@ export const sessions = {
   'sessions.none': ['There are no live sessions', '활성 세션이 없습니다'],
   'sessions.nomatch': ['No session matches these filters', '필터에 맞는 세션이 없습니다'],
   'ended.user-requested': ['Ended by its user', '사용자가 종료함'],
+  'ended.force-terminated': ['Ended at once by its user', '사용자가 강제 종료함'],
+  'ended.admin-terminated': ['Ended by an administrator', '관리자가 종료함'],
   'ended.idle-timeout': ['Ended because nobody used it', '사용하지 않아 종료됨'],
   'ended.idle-session-lifetime': ['Ended at the end of its lifetime', '최대 수명에 이르러 종료됨'],
   'ended.idle-utilization': ['Ended because it used too little', '사용률이 낮아 종료됨'],

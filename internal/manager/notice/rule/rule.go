@@ -68,14 +68,6 @@ type Notice struct {
 
 const maxDetail = 500
 
-// failing are the reasons with which a session fails although its status does not say so.
-var failing = []cluster.Reason{cluster.ReasonTaskFailed, cluster.ReasonTaskTimeout, cluster.ReasonFailedToCreate,
-	cluster.ReasonFailedToStart, cluster.ReasonFailedToPull, cluster.ReasonPullTimeout, cluster.ReasonCreateTimeout,
-	cluster.ReasonNotDelivered,
-	cluster.ReasonStartTimeout, cluster.ReasonAgentLost, cluster.ReasonOutOfMemory, cluster.ReasonDiskFull, cluster.ReasonPendingTimeout,
-	cluster.ReasonDependency, cluster.ReasonStartUnknown, cluster.ReasonBusy, cluster.ReasonCrashed, cluster.ReasonNotFound,
-	cluster.ReasonPeersMissing}
-
 // why is a reason in words; the console has the same (ended.* of web/src/words/sessions.ts).
 var why = map[cluster.Reason]string{
 	cluster.ReasonIdleTimeout: "nobody used it", cluster.ReasonIdleLifetime: "its lifetime was over",
@@ -85,7 +77,7 @@ var why = map[cluster.Reason]string{
 	cluster.ReasonTaskFailed: "its command failed", cluster.ReasonTaskTimeout: "its time limit was over",
 	cluster.ReasonFailedToStart: "it could not start", cluster.ReasonFailedToCreate: "it could not be made",
 	cluster.ReasonFailedToPull: "its image could not be pulled", cluster.ReasonPullTimeout: "its image was not pulled in time",
-	cluster.ReasonClientGone: "its client went away", cluster.ReasonForced: "it was ended at once",
+	cluster.ReasonClientGone: "its client went away", cluster.ReasonAdministrator: "an administrator ended it",
 	cluster.ReasonDiskFull: "the disk of its host was full", cluster.ReasonPendingTimeout: "it waited too long",
 	cluster.ReasonDependency: "a session that it depends on failed", cluster.ReasonPreempted: "others needed its place",
 	cluster.ReasonPeersMissing: "its kernels did not come together in time",
@@ -116,8 +108,7 @@ func Of(e Event) (n Notice, ok bool) {
 }
 
 func ofEnd(e Event) (Notice, bool) {
-	// What somebody ended themselves is no news, as in the console.
-	if e.Reason == cluster.ReasonUserRequested || e.Reason == cluster.ReasonUserPurged {
+	if cluster.OwnEnd(e.Reason) {
 		return Notice{}, false
 	}
 	text := why[e.Reason]
@@ -127,7 +118,7 @@ func ofEnd(e Event) (Notice, bool) {
 	if e.Detail != "" && e.Detail != text {
 		text = strings.TrimPrefix(text+"; "+e.Detail, "; ")
 	}
-	if e.Status == cluster.Error || e.Result == cluster.ResultFailure || slices.Contains(failing, e.Reason) {
+	if cluster.FailedEnd(e.Status, e.Result, e.Reason) {
 		return Notice{Failed, "session", sentence("Session %s failed", e.Subject, text)}, true
 	}
 	return Notice{Ended, "session", sentence("Session %s has ended", e.Subject, text)}, true

@@ -19,7 +19,10 @@ func TestWhichEventsAreNews(t *testing.T) {
 		kind  rule.Kind // "": none
 		words string
 	}{
-		"its user ended it":  {event: rule.Event{Name: end, Reason: cluster.ReasonUserRequested}},
+		"its user ended it":         {event: rule.Event{Name: end, Reason: cluster.ReasonUserRequested}},
+		"its user ended it at once": {event: rule.Event{Name: end, Reason: cluster.ReasonForced}},
+		"an administrator ended it": {rule.Event{Name: end, Status: cluster.Terminated, Reason: cluster.ReasonAdministrator,
+			Detail: "asked by boss@x"}, rule.Ended, "Session lab has ended: an administrator ended it; asked by boss@x."},
 		"its user is purged": {event: rule.Event{Name: end, Reason: cluster.ReasonUserPurged}},
 		"a start":            {event: rule.Event{Name: string(cluster.SessionStarted)}},
 		"unused": {rule.Event{Name: end, Reason: cluster.ReasonIdleTimeout, Status: cluster.Terminated}, rule.Ended,

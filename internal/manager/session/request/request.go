@@ -4,7 +4,6 @@ package request
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/operation/callback"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
@@ -155,8 +155,10 @@ func (r *Session) Check() error {
 	if err := checkEnviron(r.Environ); err != nil {
 		return err
 	}
-	if err := checkCallback(r.CallbackURL); err != nil {
-		return err
+	if r.CallbackURL != "" {
+		if err := callback.CheckAddress(r.CallbackURL); err != nil {
+			return fmt.Errorf("read callback_url: %w", err)
+		}
 	}
 	want := 1
 	if r.ClusterMode == "multi-node" {
@@ -236,17 +238,6 @@ func checkEnviron(env map[string]string) error {
 	}
 	if total > maxEnvironBytes {
 		return fault.Invalidf("environ has %d bytes, %d are allowed", total, maxEnvironBytes)
-	}
-	return nil
-}
-
-func checkCallback(text string) error {
-	if text == "" {
-		return nil
-	}
-	u, err := url.Parse(text)
-	if err != nil || len(text) > 2048 || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil {
-		return fault.Invalidf("callback_url %q is not allowed", text).WithNext("use an http or https address without a user name")
 	}
 	return nil
 }
