@@ -100,7 +100,9 @@ func previewFlags(cmd *cobra.Command, dry, asJSON *bool) *cobra.Command {
 }
 
 // previewed prints what becomes of what somebody has when they are made inactive, where only that was asked for.
-func (a *verbs) previewed(ctx context.Context, cmd *cobra.Command, c *api.Client, kind, ref string, dry, asJSON bool) (done bool, err error) {
+func (a *verbs) previewed(
+	ctx context.Context, cmd *cobra.Command, c *api.Client, kind, ref string, dry, asJSON bool,
+) (done bool, err error) {
 	switch {
 	case !dry && asJSON:
 		return true, frame.Usage(errors.New("--json says what would happen as JSON: use it with --dry-run"))
