@@ -5,8 +5,8 @@
 CREATE FUNCTION auto_pull_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO scheduling_changes (kind, id)
-    SELECT 'session', s.id::text FROM sessions s JOIN images i ON i.id = s.image_id
-    WHERE s.status = 'PENDING' AND i.registry_type <> 'local';
+    SELECT 'session', s.id::text FROM sessions s WHERE s.status = 'PENDING' AND EXISTS (SELECT 1 FROM kernels k
+        JOIN images i ON i.id = coalesce(k.image_id, s.image_id) WHERE k.session_id = s.id AND i.registry_type <> 'local');
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
