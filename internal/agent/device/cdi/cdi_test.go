@@ -256,9 +256,7 @@ func TestWhatOnlyAnEngineCanGive(t *testing.T) {
 	} {
 		h := newHost(t)
 		h.gone["/dev/absent"], h.gone["/usr/absent"] = true, true
-		if strings.Contains(edit, "tmpfs-") {
-			edit = strings.Replace(edit, "tmpfs-", "/tmpfs", 1)
-		}
+		edit = strings.Replace(edit, "tmpfs-", "/tmpfs", 1)
 		h.write("habana.yaml", "cdiVersion: 1.1.0\nkind: habana.ai/gaudi\ndevices:\n"+
 			"- {name: hl0, containerEdits: {"+edit+"}}\n- {name: hl1, containerEdits: {env: [A=b]}}\n")
 		d := h.open(gaudi)
