@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"berth.dev/berth/internal/agent/device"
@@ -79,6 +80,8 @@ type Driver struct {
 	broken map[string]string       // what an event said of a card, by its UUID
 	told   map[string]bool         // what was logged once
 	faults map[nvmlwire.Event]bool // of programs, logged since the newest look: whoever makes many fills no log
+	// looked says that a look has succeeded.
+	looked atomic.Bool
 }
 
 var (
@@ -194,9 +197,13 @@ func (d *Driver) note(e nvmlwire.Event) bool {
 // Discover asks the source and the engine. A card that broke stays broken until it is not found once, as during its reset.
 func (d *Driver) Discover(ctx context.Context) ([]device.Device, error) {
 	f, err := d.o.Source.Look(ctx)
+	if err != nil && d.o.Config.Enabled == Auto && !d.looked.Load() {
+		return nil, nil // it never had any that are known of; New has said why
+	}
 	if err != nil {
 		return nil, fmt.Errorf("look for NVIDIA GPUs: %w", err)
 	}
+	d.looked.Store(true)
 	d.drain()
 	d.keep(ctx)
 	m, err := machineOf(d.o.Config, f)

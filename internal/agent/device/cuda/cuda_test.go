@@ -190,8 +190,16 @@ func TestASourceThatCannotLook(t *testing.T) {
 	o := cuda.Options{Config: cuda.DefaultConfig(), Source: s, Root: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
 	d, err := cuda.New(t.Context(), o)
 	require.NoError(t, err, "it may come")
+	found, err := d.Discover(t.Context())
+	require.NoError(t, err, "a host that never had GPUs is not warned about again and again")
+	require.Empty(t, found)
+	s.Fail(nil)
+	found, err = d.Discover(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, found, "the driver was loaded meanwhile")
+	s.Fail(errors.New("no driver"))
 	_, err = d.Discover(t.Context())
-	require.ErrorContains(t, err, "no driver")
+	require.ErrorContains(t, err, "no driver", "of GPUs that were there it is told")
 	o.Config.Enabled = cuda.On
 	_, err = cuda.New(t.Context(), o)
 	require.ErrorContains(t, err, "no driver")
