@@ -156,6 +156,7 @@ var small = map[string]string{
 	"Tenancies.Apply":              "what was asked for, 100 at most",
 	"Purges.List":                  "purges that go on, begun by administrators one by one",
 	"Purges.Preview":               "counts what one user, project or domain owns, for administrators; names are bounded",
+	"Purges.PreviewInactive":       "counts what one user, project or domain owns, for administrators; names are bounded",
 	"Passkeys.List":                "20 of a user at most",
 	"Notices.Deliveries":           "the actor's newest; 100 at most",
 	"Provision.ListUsers":          "of one provider, for tokens of SCIM; a page is read, the total is counted",
