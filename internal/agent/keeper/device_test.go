@@ -180,10 +180,11 @@ func TestGroupsOfDevicesReachTheUser(t *testing.T) {
 	gpus(t, r)
 	r.drivers[len(r.drivers)-1] = owned{r.drivers[len(r.drivers)-1]}
 	r.start()
-	r.want(true, desired(1, onGPU("GPU-0"), func(d *cluster.DesiredKernel) { d.Spec.ExtraGIDs = []int{7, 110} }), desired(2))
-	for i := range 2 {
-		r.awaitPhase(kernelID(i+1), 1, cluster.PhaseRunning)
-	}
+	first := desired(1, onGPU("GPU-0"), func(d *cluster.DesiredKernel) { d.Spec.ExtraGIDs = []int{7, 110} })
+	r.want(true, first)
+	r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning) // before the agent chooses cores for the second, which names none
+	r.want(true, first, desired(2))
+	r.awaitPhase(kernelID(2), 1, cluster.PhaseRunning)
 	conf, err := run.LoadConfig(r.host.Path(kernelID(1), "private", "config.json"))
 	require.NoError(t, err)
 	require.Equal(t, []int{7, 110, 44}, conf.User.Groups)
