@@ -47,7 +47,7 @@ export BERTH_LEFT_OUT=$dir/left-out
 : >"$BERTH_LEFT_OUT"
 go run ./scripts/testdb go test -json -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') | "$dir/leftout" || code=$?
 say "stories"
-go test -json -timeout 25m ./e2e | "$dir/leftout" || code=$?
+go test -json -timeout 30m ./e2e | "$dir/leftout" || code=$?
 say "NVIDIA GPUs"
 scripts/test-gpu.sh --if-possible || code=$?
 say "quotas of XFS"

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -79,6 +80,10 @@ func read(in io.Reader, out, list io.Writer) (failed bool, err error) {
 			said[at].WriteString(e.Output)
 		case "fail":
 			failed = true
+			if e.Test == "" {
+				unfinished(out, said, e.Package)
+				continue
+			}
 			if b := said[at]; b != nil {
 				fmt.Fprint(out, b.String())
 			}
@@ -91,6 +96,22 @@ func read(in io.Reader, out, list io.Writer) (failed bool, err error) {
 		case "pass":
 			delete(said, at)
 		}
+	}
+}
+
+// unfinished shows what tests of a package said that had not ended when the package failed: after its time was over, the stacks are there.
+func unfinished(out io.Writer, said map[test]*strings.Builder, pkg string) {
+	var open []string
+	for at := range said {
+		if at.pkg == pkg {
+			open = append(open, at.name)
+		}
+	}
+	slices.Sort(open)
+	for _, name := range open {
+		at := test{pkg, name}
+		fmt.Fprintf(out, "--- NOT ENDED: %s\n%s", name, said[at])
+		delete(said, at)
 	}
 }
 

@@ -31,3 +31,18 @@ not json
 	require.NoError(t, err)
 	require.True(t, failed)
 }
+
+// TestATestThatDidNotEnd: when the time of a package is over, what its tests said that still ran is shown: the stacks are among it.
+func TestATestThatDidNotEnd(t *testing.T) {
+	in := `{"Action":"output","Package":"p","Test":"TestB","Output":"panic: test timed out\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"=== PAUSE TestA\n"}
+{"Action":"output","Package":"q","Test":"TestC","Output":"goes on\n"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t25m\n"}
+{"Action":"fail","Package":"p"}
+`
+	var out, list strings.Builder
+	failed, err := read(strings.NewReader(in), &out, &list)
+	require.NoError(t, err)
+	require.True(t, failed)
+	require.Equal(t, "FAIL\tp\t25m\n--- NOT ENDED: TestA\n=== PAUSE TestA\n--- NOT ENDED: TestB\npanic: test timed out\n", out.String())
+}
