@@ -80,7 +80,7 @@ func (q queries) GroupNode(ctx context.Context, id string) (*model.GroupNode, er
 }
 
 func (q queries) GroupNodes(
-	ctx context.Context, filter, order *string, offset *int, before, after *string, first, last *int,
+	ctx context.Context, _, filter, order *string, offset *int, before, after *string, first, last *int,
 ) (*model.GroupConnection, error) {
 	query := page(filter, order, maxList, value(offset))
 	counting, err := turnPage(&query, offset, before, after, first, last)

@@ -209,7 +209,7 @@ type QueriesResolver interface {
 	Groups(ctx context.Context, domainName *string, isActive *bool, typeArg []*string) ([]*model.Group, error)
 	GroupsByName(ctx context.Context, name string, domainName *string) ([]*model.Group, error)
 	GroupNode(ctx context.Context, id string) (*model.GroupNode, error)
-	GroupNodes(ctx context.Context, filter *string, order *string, offset *int, before *string, after *string, first *int, last *int) (*model.GroupConnection, error)
+	GroupNodes(ctx context.Context, permission *string, filter *string, order *string, offset *int, before *string, after *string, first *int, last *int) (*model.GroupConnection, error)
 	PurgePreview(ctx context.Context, kind string, ref string, purgeSharedVfolders *bool, contents *bool, endSessions *bool) (*model.PurgePreview, error)
 	Purges(ctx context.Context) ([]*model.PurgeTask, error)
 	GroupMembers(ctx context.Context, gid string) ([]*model.GroupMember, error)
@@ -1442,7 +1442,7 @@ extend type Queries {
   groups(domain_name: String, is_active: Boolean, type: [String]): [Group]
   groups_by_name(name: String!, domain_name: String): [Group]
   group_node(id: String!): GroupNode
-  group_nodes(filter: String, order: String, offset: Int, before: String, after: String, first: Int, last: Int): GroupConnection
+  group_nodes(permission: String, filter: String, order: String, offset: Int, before: String, after: String, first: Int, last: Int): GroupConnection
   # Ours: what a purge of a user (by email), project (by id) or domain would do, and the purges that are not done.
   purge_preview(kind: String!, ref: String!, purge_shared_vfolders: Boolean, contents: Boolean, end_sessions: Boolean): PurgePreview
   purges: [PurgeTask]
@@ -5626,41 +5626,46 @@ func (ec *executionContext) field_Queries_group_node_args(ctx context.Context, r
 func (ec *executionContext) field_Queries_group_nodes_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
-	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "permission", ec.unmarshalOString2ᚖstring)
 	if err != nil {
 		return nil, err
 	}
-	args["filter"] = arg0
-	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	args["permission"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
 	if err != nil {
 		return nil, err
 	}
-	args["order"] = arg1
-	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalOInt2ᚖint)
+	args["filter"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
 	if err != nil {
 		return nil, err
 	}
-	args["offset"] = arg2
-	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "before", ec.unmarshalOString2ᚖstring)
+	args["order"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalOInt2ᚖint)
 	if err != nil {
 		return nil, err
 	}
-	args["before"] = arg3
-	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "after", ec.unmarshalOString2ᚖstring)
+	args["offset"] = arg3
+	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "before", ec.unmarshalOString2ᚖstring)
 	if err != nil {
 		return nil, err
 	}
-	args["after"] = arg4
-	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "first", ec.unmarshalOInt2ᚖint)
+	args["before"] = arg4
+	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "after", ec.unmarshalOString2ᚖstring)
 	if err != nil {
 		return nil, err
 	}
-	args["first"] = arg5
-	arg6, err := graphql.ProcessArgField(ctx, rawArgs, "last", ec.unmarshalOInt2ᚖint)
+	args["after"] = arg5
+	arg6, err := graphql.ProcessArgField(ctx, rawArgs, "first", ec.unmarshalOInt2ᚖint)
 	if err != nil {
 		return nil, err
 	}
-	args["last"] = arg6
+	args["first"] = arg6
+	arg7, err := graphql.ProcessArgField(ctx, rawArgs, "last", ec.unmarshalOInt2ᚖint)
+	if err != nil {
+		return nil, err
+	}
+	args["last"] = arg7
 	return args, nil
 }
 
@@ -38728,7 +38733,7 @@ func (ec *executionContext) _Queries_group_nodes(ctx context.Context, field grap
 		ec.fieldContext_Queries_group_nodes,
 		func(ctx context.Context) (any, error) {
 			fc := graphql.GetFieldContext(ctx)
-			return ec.resolvers.Queries().GroupNodes(ctx, fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["offset"].(*int), fc.Args["before"].(*string), fc.Args["after"].(*string), fc.Args["first"].(*int), fc.Args["last"].(*int))
+			return ec.resolvers.Queries().GroupNodes(ctx, fc.Args["permission"].(*string), fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["offset"].(*int), fc.Args["before"].(*string), fc.Args["after"].(*string), fc.Args["first"].(*int), fc.Args["last"].(*int))
 		},
 		nil,
 		ec.marshalOGroupConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐGroupConnection,
