@@ -12,7 +12,7 @@ LDFLAGS := -s -w -X berth.dev/berth/internal/chassis.version=$(VERSION)
 # off theirs: what gqlgen generates, the builder of Redis commands, and the clients of TPMs, S3 and netlink.
 RARELY_CALLED := berth.dev/berth/internal/manager/graphapi/gqlexec github.com/valkey-io/valkey-go/internal/cmds \
 	github.com/google/go-tpm/tpm2 github.com/minio/minio-go/v7 github.com/vishvananda/netlink
-COMPILE := -trimpath -gcflags=all=-dwarf=false $(foreach p,$(RARELY_CALLED),-gcflags='$(p)=-dwarf=false -l')
+COMPILE := -trimpath -gcflags=all=-dwarf=false $(foreach p,$(RARELY_CALLED),'-gcflags=$(p)=-dwarf=false -l')
 GO_COMPILE := GOGC=$${GOGC:-off} GOMEMLIMIT=$${GOMEMLIMIT:-1200MiB} go
 # The console takes Node.js and npm to build; CONSOLE=0 leaves it out.
 CONSOLE ?= $(shell command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 && echo 1 || echo 0)
@@ -74,8 +74,9 @@ images: ## build the base images
 check: ## format, go.mod, vet, lint, architecture, unit and PostgreSQL tests with -race; no engine
 	scripts/check.sh
 
+# Tests are compiled as the programs are (GOFLAGS), so that what both are made of is compiled once.
 test: ## everything, with the real engine
-	scripts/test.sh
+	GOFLAGS="$(COMPILE)" scripts/test.sh
 
 test-quota: build ## what needs XFS quotas, in user-mode Linux or QEMU
 	scripts/xfs-quota.sh
@@ -84,7 +85,7 @@ test-gpu: ## the helper for NVIDIA GPUs, and the GPUs of this machine where it h
 	scripts/test-gpu.sh
 
 e2e: build ## the stories alone, with the real engine
-	scripts/test.sh ./e2e/...
+	GOFLAGS="$(COMPILE)" scripts/test.sh ./e2e/...
 
 soak: ## simulate 10,000 clusters with faults (SEEDS=... FIRST=... for others)
 	BERTH_SIM_SEEDS=$(or $(SEEDS),10000) BERTH_SIM_FIRST=$(or $(FIRST),1) go test ./internal/testkit/simulation -run '^TestSimulation$$' \

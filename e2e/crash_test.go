@@ -14,6 +14,7 @@ import (
 
 // TestCrashLosesNothing kills the all-in-one process and starts it again.
 func TestCrashLosesNothing(t *testing.T) {
+	t.Parallel()
 	p := up(t)
 	survive(t, p, "berth.cluster="+agent.Config{StateDir: filepath.Join(p.dir, "agent")}.Scope(), func() {
 		p.kill()

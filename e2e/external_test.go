@@ -135,6 +135,7 @@ func (a *apart) kill(role string) {
 // TestExternalServices kills the manager and the agent, each a process of its own. Our command line and the official client
 // walk on them.
 func TestExternalServices(t *testing.T) {
+	t.Parallel()
 	a := newApart(t, "i-external", "", "")
 	smoke(t, a.platform)
 	walk(t, newOfficial(t, a.env()))

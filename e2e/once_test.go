@@ -15,6 +15,7 @@ import (
 // TestJobsRunOnce stops the all-in-one process for longer than its deadlines and kills it, while jobs start that append a line to a file
 // in a folder: each line is there exactly once.
 func TestJobsRunOnce(t *testing.T) {
+	t.Parallel()
 	p := up(t)
 	shared := p.onDisk("lines")
 	const jobs = 12

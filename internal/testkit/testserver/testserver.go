@@ -178,7 +178,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	}
 	defer unlock()
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, "testservers"), "-o", dir+string(filepath.Separator), "./...")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "PWD="+root)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false", "GOWORK=off", "PWD="+root)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the test servers: %w: %s", err, text)
 	}
