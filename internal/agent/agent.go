@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -238,13 +239,15 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 func (a *Agent) inventory(engine *engineCDI) (*device.Inventory, error) {
 	found := a.d.Drivers
 	if found == nil {
-		gpus, err := a.openGPUs()
+		var err error
+		if found, err = drivers(a.c, a.d.Clock, engine); err != nil {
+			return nil, err
+		}
+		gpus, err := a.openGPUs(found)
 		if err != nil {
 			return nil, err
 		}
-		if found, err = drivers(a.c, a.d.Clock, engine, gpus); err != nil {
-			return nil, err
-		}
+		found = slices.Insert(found, 0, gpus)
 		if a.c.MockDevices != "" {
 			a.d.Log.Warn("this agent offers devices that do not exist", "file", a.c.MockDevices)
 		}

@@ -84,13 +84,12 @@ func (e *engineCDI) set(dirs []string) bool {
 	return !slices.Equal(old, dirs)
 }
 
-// drivers are the device drivers of this host; gpus is that of NVIDIA GPUs.
-func drivers(c Config, clock chassis.Clock, engine *engineCDI, gpus device.Driver) ([]device.Driver, error) {
+// drivers are the device drivers of this host but that of NVIDIA GPUs, which looks at what these fill (openGPUs).
+func drivers(c Config, clock chassis.Clock, engine *engineCDI) ([]device.Driver, error) {
 	sys, proc := os.DirFS("/sys"), os.DirFS("/proc")
 	out := []device.Driver{
 		cpu.New(cpu.Options{Sys: sys, Proc: proc, Reserved: c.ReservedCPU, Overcommit: c.CPUOvercommit}),
 		mem.New(mem.Options{Sys: sys, Proc: proc, Reserved: int64(c.ReservedMem)}),
-		gpus,
 	}
 	if c.MockDevices != "" {
 		machine, err := mock.Read(c.MockDevices)

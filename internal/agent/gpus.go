@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,9 +19,14 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// openGPUs makes the driver of this host's NVIDIA GPUs. Where none are given out it still hides them from images.
-func (a *Agent) openGPUs() (device.Driver, error) {
+// openGPUs makes the driver of this host's NVIDIA GPUs. Where none are given out it still hides them from images. By itself it takes no
+// slot that another driver fills: a machine that a file describes comes before what a look at this host would find.
+func (a *Agent) openGPUs(others []device.Driver) (device.Driver, error) {
 	c := a.c.CUDA
+	if by, slot := filled(others, cuda.Fills); by != "" && c.Enabled == cuda.Auto {
+		a.d.Log.Info("NVIDIA GPUs are not looked for: another device driver fills their slot", "part", "gpus", "driver", by, "slot", slot)
+		return cuda.Shield{}, nil
+	}
 	if c.Enabled != cuda.Off && a.d.GPUs == nil {
 		a.openHelper()
 	}
@@ -45,6 +52,18 @@ func (a *Agent) openGPUs() (device.Driver, error) {
 	}
 	a.gpus = d
 	return d, nil
+}
+
+// filled finds the first driver that fills one of the slots.
+func filled(drivers []device.Driver, one func(cluster.SlotName) bool) (driver string, slot cluster.SlotName) {
+	for _, d := range drivers {
+		for _, slot := range slices.Sorted(maps.Keys(d.Kinds())) {
+			if one(slot) {
+				return d.Name(), slot
+			}
+		}
+	}
+	return "", ""
 }
 
 // openHelper takes the helper program for NVIDIA GPUs where it is installed.

@@ -75,6 +75,22 @@ func TestNoGPUWithoutASlot(t *testing.T) {
 	}
 }
 
+// TestAMachineOfAFile: what a file describes comes before what a look at this host would find; only who wants both is refused.
+func TestAMachineOfAFile(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	h.cfg.MockDevices = filepath.Join("..", "..", "deploy", "devices", "mig-a100.toml")
+	require.NoError(t, h.startReal(cudatest.Eight()))
+	m.until("the cards of the file are offered", func() bool { return m.facts.EngineOK && m.facts.Capacity[slotGPU] == 1000 })
+
+	h = newHost(t, newManager(t))
+	h.cfg.MockDevices = filepath.Join("..", "..", "deploy", "devices", "mig-a100.toml")
+	h.cfg.CUDA.Enabled = cuda.On
+	err := h.startReal(cudatest.Eight())
+	require.ErrorContains(t, err, "slot cuda.device is filled by two device drivers, cuda and mock")
+}
+
 func TestGPUsThatAreWanted(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, newManager(t))

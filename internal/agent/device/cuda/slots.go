@@ -20,6 +20,11 @@ const (
 // SlotMIG is the slot of a MIG profile: "cuda.1g.10gb-mig".
 func SlotMIG(profile string) cluster.SlotName { return cluster.SlotName("cuda." + profile + "-mig") }
 
+// Fills reports whether a slot is one that this driver may fill.
+func Fills(slot cluster.SlotName) bool {
+	return slot == SlotDevice || slot == SlotShares || strings.HasPrefix(string(slot), "cuda.") && strings.HasSuffix(string(slot), "-mig")
+}
+
 func kindsOf(c Config, profiles []string) map[cluster.SlotName]cluster.SlotKind {
 	out := map[cluster.SlotName]cluster.SlotKind{SlotDevice: cluster.SlotCount}
 	if c.Fractions {
