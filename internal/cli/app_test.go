@@ -378,7 +378,7 @@ func TestPortsThatCannotBeForwarded(t *testing.T) {
 		{[]string{"mylab", "vscode:0"}, 1, "cannot be started"},
 		{[]string{"mylab", "db:0", "--address", "192.0.2.1"}, 2, "--address is an address of this machine"},
 		{[]string{"nolab", "db"}, 3, "there is no session nolab; running: mylab"},
-		{[]string{"mylab"}, 2, "requires at least 2"},
+		{[]string{"mylab"}, 2, "it takes: berth port-forward"},
 	} {
 		o := b.do(t, "", append([]string{"port-forward"}, tc.args...)...)
 		require.Contains(t, o.err, tc.want, tc.args)

@@ -323,7 +323,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 		`the path contains ".."`:          {dir, "data:../x"},
 		"--parallel 33 is not from 1 to":  {"-j", "33", "data:a", dir},
 		"is a directory":                  {dir, "data:x"},
-		"requires at least 2 arg(s)":      {"data:a"},
+		"it takes: berth cp":              {"data:a"},
 		"data:a would be copied into its": {"data:a", "data:a"},
 	} {
 		o := b.do(t, "", append([]string{"cp"}, args...)...)

@@ -128,10 +128,22 @@ func Group(name, short, long string, verbs ...*cobra.Command) *cobra.Command {
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return Usage(Hint(err, cmd.CommandPath()+" --help"))
+			return Usage(Hint(argumentError(cmd, args, err), cmd.CommandPath()+" --help"))
 		}
 		return nil
 	}
+}
+
+// argumentError says what a command takes where cobra's validators only count.
+func argumentError(cmd *cobra.Command, args []string, err error) error {
+	if !strings.Contains(err.Error(), "arg(s)") {
+		return err
+	}
+	takes := strings.TrimSuffix(cmd.UseLine(), " [flags]")
+	if len(args) == 0 {
+		return fmt.Errorf("arguments are missing; it takes: %s", takes)
+	}
+	return fmt.Errorf("the number of arguments is wrong; it takes: %s", takes)
 }
 
 // verb is the body of a command that talks to the manager.
