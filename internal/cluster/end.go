@@ -10,7 +10,8 @@ var (
 	// failing are the reasons with which a session fails although its status does not say so.
 	failing = []Reason{ReasonTaskFailed, ReasonTaskTimeout, ReasonFailedToCreate, ReasonFailedToStart, ReasonFailedToPull, ReasonPullTimeout,
 		ReasonCreateTimeout, ReasonNotDelivered, ReasonStartTimeout, ReasonAgentLost, ReasonOutOfMemory, ReasonDiskFull, ReasonPendingTimeout,
-		ReasonDependency, ReasonStartUnknown, ReasonBusy, ReasonCrashed, ReasonNotFound, ReasonPeersMissing}
+		ReasonDependency, ReasonStartUnknown, ReasonBusy, ReasonCrashed, ReasonNotFound, ReasonPeersMissing,
+		ReasonDeviceLost}
 )
 
 // OwnEnds are the reasons of ends that are no news to the session's user.

@@ -1,5 +1,6 @@
 import { MantineProvider } from '@mantine/core'
 import { QueryClient, QueryClientProvider } from '@tanstack/react-query'
+import { createMemoryHistory, createRootRoute, createRouter, RouterProvider } from '@tanstack/react-router'
 import { render } from '@testing-library/react'
 import type { ReactNode } from 'react'
 import { vi } from 'vitest'
@@ -14,6 +15,13 @@ export function show(node: ReactNode) {
   )
   const shown = render(inside(node))
   return { ...shown, client, again: (n: ReactNode) => shown.rerender(inside(n)) }
+}
+
+/** Renders a part that has links to pages. It is drawn when the router has started: wait for something of it. */
+export function showAt(node: ReactNode) {
+  vi.stubGlobal('scrollTo', () => {})
+  const root = createRootRoute({ component: () => node })
+  return show(<RouterProvider router={createRouter({ routeTree: root, history: createMemoryHistory() }) as never} />)
 }
 
 export interface Asked {

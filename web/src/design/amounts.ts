@@ -1,4 +1,4 @@
-import { currentLanguage } from '@/words'
+import { currentLanguage, t } from '@/words'
 
 const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB']
 
@@ -41,16 +41,28 @@ export function slotAmount(slot: string, n: number | string | null | undefined):
 export function slotName(slot: string): string {
   if (slot === 'cpu') return 'CPU'
   if (slot === 'mem') return currentLanguage() === 'ko' ? '메모리' : 'Memory'
-  const [family, kind] = slot.split('.')
-  const name = family === 'cuda' ? 'GPU' : (family ?? slot).toUpperCase()
-  return kind === 'shares' ? name + (currentLanguage() === 'ko' ? ' 지분' : ' share') : name
+  const family = slot.replace(/\..*/, '')
+  const kind = slot.slice(family.length + 1)
+  const name = family === 'cuda' || family === 'rocm' ? 'GPU' : family.toUpperCase()
+  if (kind === 'shares') return name + (currentLanguage() === 'ko' ? ' 지분' : ' share')
+  return kind === '' || kind === 'device' ? name : `${name} ${kind}` // an instance of a GPU that is cut: GPU 1g.10gb-mig
+}
+
+/** An amount of a slot as people say it: "half a GPU", "2 GPU", "4 GiB". */
+export function slotWords(slot: string, n: number | string | null | undefined): string {
+  const v = amount(n)
+  if (isMemory(slot) || v === null) return slotAmount(slot, n)
+  if (!slot.endsWith('.shares')) return `${slotAmount(slot, v)} ${slotName(slot)}`
+  const of = slotName(slot.replace(/shares$/, 'device'))
+  if (v === 0.25 || v === 0.5 || v === 0.75) return t(`part.${String(v * 4) as '1' | '2' | '3'}`, { of })
+  return `${slotAmount(slot, v)} ${of}`
 }
 
 /** All slots of a request in one line: "2 CPU · 4 GiB". */
 export function slotLine(slots: Record<string, string | number | null | undefined>): string {
   return order(Object.keys(slots))
     .filter((s) => amount(slots[s]) !== 0)
-    .map((s) => (s === 'mem' ? bytes(slots[s]) : `${slotAmount(s, slots[s])} ${slotName(s)}`))
+    .map((s) => slotWords(s, slots[s]))
     .join(' · ')
 }
 

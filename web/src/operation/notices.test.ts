@@ -1,6 +1,12 @@
-import { expect, test } from 'vitest'
+import { QueryClient } from '@tanstack/react-query'
+import { afterEach, expect, test, vi } from 'vitest'
+import { answering } from '../../test/wrap'
 import type { Session } from '@/session/queries'
-import { isUnread, noticesOf, readAll } from './notices'
+import { failing } from '@/session/ends'
+import { catalogue } from '@/words/catalogue'
+import { isUnread, lostQuery, noticesOf, readAll } from './notices'
+
+afterEach(() => vi.unstubAllGlobals())
 
 const now = Date.parse('2026-11-27T12:00:00Z')
 const ended = (part: Partial<Session>) =>
@@ -30,6 +36,7 @@ test('what ended is told with why, but not what one ended oneself or long ago', 
     ],
     [],
     [],
+    [],
     now,
   )
   expect(all.map((n) => [n.session, n.kind, n.why])).toEqual([
@@ -42,16 +49,38 @@ test('what ended is told with why, but not what one ended oneself or long ago', 
 })
 
 test('a session is about to end only when it is', () => {
-  const at = (ends_at: string | null) => noticesOf([], [{ id: 'x', name: 'lab', ends_at, why: 'nobody' }], [], now)
+  const at = (ends_at: string | null) => noticesOf([], [{ id: 'x', name: 'lab', ends_at, why: 'nobody' }], [], [], now)
   expect(at('2026-11-27T12:10:00Z')).toMatchObject([{ kind: 'idle', session: 'x' }])
   expect([at('2026-11-27T14:00:00Z'), at(null), at('2026-11-27T11:00:00Z')]).toEqual([[], [], []])
 })
 
 test('what was read stays read, and what comes later is new', () => {
-  const all = noticesOf([ended({})], [{ id: 'x', name: 'lab', ends_at: '2026-11-27T12:10:00Z', why: '' }], [], now)
+  const all = noticesOf([ended({})], [{ id: 'x', name: 'lab', ends_at: '2026-11-27T12:10:00Z', why: '' }], [], [], now)
   expect(all.filter((n) => isUnread(n, { since: 0, keys: [] }))).toHaveLength(2)
   const read = readAll(all, now)
   expect(all.filter((n) => isUnread(n, read))).toEqual([])
-  const later = noticesOf([ended({ id: 'new', terminated_at: '2026-11-27T12:30:00Z' })], [], [], now + 3_600_000)
+  const later = noticesOf([ended({ id: 'new', terminated_at: '2026-11-27T12:30:00Z' })], [], [], [], now + 3_600_000)
   expect(isUnread(later[0]!, read)).toBe(true)
+})
+
+test('a session that lost a device is told of while it runs, since its history says so', async () => {
+  const held = (healthy?: boolean) => ({ slot: 'cuda.device', id: 'GPU-0', amount: '1', ...(healthy === undefined ? {} : { healthy }) })
+  const of = (sessionId: string, devices: unknown[]) => ({ sessionId, sessionName: sessionId, userEmail: 'a@x', kernels: [{ devices }] })
+  const asked = answering((a) => {
+    if (a.url.includes('/session-devices'))
+      return { sessions: [of('well', [held(true)]), of('gone', [held()]), of('ill', [held(true), held(false)]), of('soon', [held(false)])] }
+    const moves = [{ seq: 3, event: 'session_device_lost', at: '2026-11-27T11:50:00Z' }]
+    return { moves: a.url.includes('/session/ill/') ? moves : [{ seq: 1, event: 'session_started', at: '2026-11-27T11:00:00Z' }] }
+  })
+  const lost = await new QueryClient().fetchQuery(lostQuery('a@x'))
+  expect(asked.map((a) => a.url).filter((u) => u.includes('status-history')).length).toBe(2)
+  const all = noticesOf([], [], [], lost, now)
+  expect(all).toEqual([
+    { key: 'lost:ill:3', kind: 'lost', name: 'ill', why: 'device-lost', at: Date.parse('2026-11-27T11:50:00Z'), session: 'ill' },
+  ])
+  expect(isUnread(all[0]!, { since: 0, keys: [] })).toBe(true)
+})
+
+test('every reason of a failure has words', () => {
+  for (const r of failing) expect(catalogue, r).toHaveProperty([`ended.${r}`])
 })

@@ -2,15 +2,16 @@ import { queryOptions } from '@tanstack/react-query'
 import { func } from '@/api/http'
 import type { Invitation } from '@/folder/queries'
 import { isFailedEnd, isOwnEnd } from '@/session/ends'
-import { listSessions, type Session } from '@/session/queries'
+import { listSessions, type Move, type Session } from '@/session/queries'
+import type { Top } from '@/api/types'
 import { instant } from '@/design/time'
 
-// Notifications follow from what is there: sessions that ended, sessions that end soon, invitations. Nothing of them is lost while no page
+// Notifications follow from what is there: sessions that ended, that end soon or lost a device, and invitations. Nothing of them is lost while no page
 // is open, and a browser only remembers what was read.
 
 export interface Notice {
   key: string
-  kind: 'failed' | 'done' | 'ended' | 'idle' | 'shared'
+  kind: 'failed' | 'lost' | 'done' | 'ended' | 'idle' | 'shared'
   name: string
   /** Why it ended, or who shares. */
   why: string
@@ -64,8 +65,39 @@ export const endedQuery = (me: string) =>
     queryFn: async ({ signal }) => (await listSessions({ owner: 'me', status: 'ended', order: '-terminated_at' }, me, 30, 0, signal)).items,
   })
 
+/** A device of a running session that broke. */
+export interface Lost {
+  id: string
+  name: string
+  /** which of its history tells of it */
+  seq: number
+  at: string
+}
+
+/** So many sessions with broken devices are looked at. */
+const mostLost = 8
+
+/** What runs of one's own and lost a device: it goes on, but not as it should. Its history says since when. */
+export const lostQuery = (me: string) =>
+  queryOptions({
+    queryKey: ['operation', 'lost', me],
+    refetchInterval: 120_000,
+    queryFn: async ({ signal }): Promise<Lost[]> => {
+      const top = await func<Top>('/resource/session-devices', { signal })
+      const broken = top.sessions.filter((s) => s.kernels.some((k) => k.devices.some((d) => d.healthy === false))).slice(0, mostLost)
+      const told = await Promise.all(
+        broken.map(async (s) => {
+          const { moves } = await func<{ moves: Move[] }>(`/session/${s.sessionId}/status-history`, { signal })
+          const last = moves.filter((m) => m.event === 'session_device_lost').pop()
+          return last ? { id: s.sessionId, name: s.sessionName, seq: last.seq, at: last.at } : null
+        }),
+      )
+      return told.filter((l) => l !== null)
+    },
+  })
+
 /** All that is worth telling, the newest first. What somebody ended themselves is not. */
-export function noticesOf(ended: Session[], ending: Idle[], invited: Invitation[], now: number): Notice[] {
+export function noticesOf(ended: Session[], ending: Idle[], invited: Invitation[], lost: Lost[], now: number): Notice[] {
   const out: Notice[] = []
   for (const s of ended) {
     const at = instant(s.terminated_at)
@@ -92,6 +124,8 @@ export function noticesOf(ended: Session[], ending: Idle[], invited: Invitation[
       ends,
     })
   }
+  for (const l of lost)
+    out.push({ key: `lost:${l.id}:${l.seq}`, kind: 'lost', name: l.name, why: 'device-lost', at: instant(l.at) ?? now, session: l.id })
   for (const i of invited)
     out.push({ key: `inv:${i.id}`, kind: 'shared', name: i.vfolder_name, why: i.inviter, at: instant(i.created_at) ?? now })
   return out.sort((a, b) => b.at - a.at)

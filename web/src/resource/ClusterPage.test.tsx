@@ -35,7 +35,7 @@ function cluster(total: number) {
 
 test('few agents are tiles without anything to choose', async () => {
   cluster(2)
-  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={() => {}} />)
+  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={() => {}} onUncordon={() => {}} />)
   expect(await screen.findByText('i-1')).toBeTruthy()
   expect(document.querySelectorAll('.tile').length).toBe(2)
   expect(screen.queryByRole('searchbox')).toBeNull()
@@ -47,23 +47,28 @@ const tall = () => {
   vi.spyOn(Element.prototype, 'clientWidth', 'get').mockReturnValue(1000)
 }
 
-test('an agent that takes work is drained from its tile; one that takes none is not offered that', async () => {
+test('an agent is taken out from its tile at once, since it is written before what that does; one that was taken out is brought back there', async () => {
   cluster(2)
   const drain = vi.fn()
-  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={drain} />)
-  await userEvent.click(await screen.findByRole('button', { name: 'Drain agent i-1' }))
+  const back = vi.fn()
+  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={drain} onUncordon={back} />)
+  const button = await screen.findByRole('button', { name: 'Drain agent i-1' })
+  expect(document.getElementById(button.getAttribute('aria-describedby') ?? '')?.textContent).toContain('nothing new starts')
+  await userEvent.click(button)
   expect((drain.mock.calls[0]![0] as { id: string }).id).toBe('i-1')
   answering(() => ({ data: { agent_list: { total_count: 1, items: [{ ...agent(7), schedulable: false }] } } }))
-  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={drain} />)
+  show(<Agents search={{}} set={() => {}} onOpen={() => {}} onDrain={drain} onUncordon={back} />)
   expect(await screen.findByText('i-7')).toBeTruthy()
   expect(screen.queryByRole('button', { name: 'Drain agent i-7' })).toBeNull()
+  await userEvent.click(screen.getByRole('button', { name: 'Uncordon agent i-7' }))
+  expect((back.mock.calls[0]![0] as { id: string }).id).toBe('i-7')
 })
 
 test('of five thousand agents a page is asked for and few rows are drawn', async () => {
   tall()
   const asked = cluster(5000)
   const set = vi.fn()
-  show(<Agents search={{}} set={set} onOpen={() => {}} onDrain={() => {}} />)
+  show(<Agents search={{}} set={set} onOpen={() => {}} onDrain={() => {}} onUncordon={() => {}} />)
   expect(await screen.findByText('i-0')).toBeTruthy()
   const drawn = document.querySelectorAll('[role=row]').length
   expect(drawn).toBeGreaterThan(10)
@@ -78,9 +83,9 @@ test('of five thousand agents a page is asked for and few rows are drawn', async
 test('no agent at all says how one joins; none that is like that does not', async () => {
   cluster(0)
   const set = vi.fn()
-  const { again } = show(<Agents search={{}} set={set} onOpen={() => {}} onDrain={() => {}} />)
+  const { again } = show(<Agents search={{}} set={set} onOpen={() => {}} onDrain={() => {}} onUncordon={() => {}} />)
   expect(await screen.findByText('No agent has joined')).toBeTruthy()
-  again(<Agents search={{ q: 'x' }} set={set} onOpen={() => {}} onDrain={() => {}} />)
+  again(<Agents search={{ q: 'x' }} set={set} onOpen={() => {}} onDrain={() => {}} onUncordon={() => {}} />)
   expect(await screen.findByText('No agent is like that')).toBeTruthy()
   await userEvent.click(screen.getByRole('button', { name: 'Clear filters' }))
   expect(set).toHaveBeenLastCalledWith({ q: undefined, show: undefined })

@@ -1,7 +1,7 @@
 import { Button, Checkbox, Modal, Tabs, Tooltip } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
-import { useEffect, useState } from 'react'
+import { useEffect, useState, type ReactNode } from 'react'
 import { amount, bytes, order, slotLine, slotName } from '@/design/amounts'
 import { DataTable, Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
@@ -18,6 +18,7 @@ import {
   Panel,
   Skeleton,
   StateBadge,
+  toast,
   useTitle,
 } from '@/design/parts'
 import { SearchField } from '@/design/SearchField'
@@ -44,7 +45,7 @@ export function ClusterPage() {
   const open = search.agent ?? ''
   const setOpen = (id: string) => void go({ search: ({ agent: _, ...old }) => (id ? { ...old, agent: id } : old), replace: !id })
   const shown = useQuery({ ...agentRowQuery(open), enabled: !!open })
-  const [draining, setDraining] = useState<Agent | null>(null)
+  const takeOut = useTakeOut()
   const groups = scheduler.data?.scaling_groups
   return (
     <div className="page">
@@ -92,12 +93,13 @@ export function ClusterPage() {
           search={search}
           set={(part) => void go({ search: (old) => ({ ...old, ...part }) as typeof old, replace: true })}
           onOpen={(a) => setOpen(a.id)}
-          onDrain={setDraining}
+          onDrain={takeOut.drain}
+          onUncordon={takeOut.bringBack}
+          busy={takeOut.busy}
         />
       )}
       {tab === 'queue' && <Queue rows={queue.data?.items} error={queue.error} retry={() => void queue.refetch()} group={search.group} />}
       {tab === 'groups' && <Groups />}
-      <Drain of={draining} onClose={() => setDraining(null)} />
       <Modal opened={!!open} onClose={() => setOpen('')} title={open} size={680}>
         {shown.isError ? (
           <ErrorState error={shown.error} retry={() => void shown.refetch()} />
@@ -111,6 +113,33 @@ export function ClusterPage() {
       </Modal>
     </div>
   )
+}
+
+/**
+ * Takes nodes out and brings them back at once: what will happen stands above the list, nothing that runs is lost, and it can be taken back.
+ */
+function useTakeOut() {
+  const client = useQueryClient()
+  const [busy, setBusy] = useState('')
+  const set = async (a: Agent, on: boolean) => {
+    if (busy) return
+    setBusy(a.id)
+    try {
+      await cordon(a.id, on)
+      if (!on)
+        toast(t('agent.drain.done', { name: a.id, n: a.container_count }), {
+          label: t('agent.drain.undo'),
+          run: () => void cordon(a.id, true).then(look, (e: Error) => toast(e.message)),
+        })
+      await look()
+    } catch (err) {
+      toast((err as Error).message)
+    } finally {
+      setBusy('')
+    }
+  }
+  const look = () => client.invalidateQueries({ queryKey: ['resource'] })
+  return { busy, drain: (a: Agent) => void set(a, false), bringBack: (a: Agent) => void set(a, true) }
 }
 
 /** More agents than these are rows of a table instead of tiles. */
@@ -127,9 +156,12 @@ interface AgentsProps {
   set: (part: AgentSearch) => void
   onOpen: (a: Agent) => void
   onDrain: (a: Agent) => void
+  onUncordon: (a: Agent) => void
+  /** the agent that is taken out or brought back now */
+  busy?: string
 }
 
-export function Agents({ search, set, onOpen, onDrain }: AgentsProps) {
+export function Agents({ search, set, onOpen, onDrain, onUncordon, busy = '' }: AgentsProps) {
   const filter = agentFilter(search.q, search.show === 'ill' ? 'ill' : 'all')
   const order = search.order ?? agentOrder
   const paged = usePaged<Agent>(['resource', 'agents', filter, order], (l, o, s) => listAgents(filter, order, l, o, s), agentFigures)
@@ -159,15 +191,9 @@ export function Agents({ search, set, onOpen, onDrain }: AgentsProps) {
     {
       id: 'go',
       title: '',
-      width: '90px',
+      width: '120px',
       wide: true,
-      cell: (a) =>
-        a.schedulable &&
-        a.status === 'ALIVE' && (
-          <Button size="compact-xs" onClick={() => onDrain(a)} aria-label={t('agent.drain.what', { name: a.id })}>
-            {t('agent.drain.short')}
-          </Button>
-        ),
+      cell: (a) => <TakeOut of={a} onDrain={onDrain} onUncordon={onUncordon} busy={busy} />,
     },
   ]
   return (
@@ -187,6 +213,11 @@ export function Agents({ search, set, onOpen, onDrain }: AgentsProps) {
           <SearchField label={t('cluster.find')} value={search.q} onFind={(q) => set({ q })} />
         </div>
       )}
+      {!!paged.total && (
+        <p className="small soft" id={drainWords}>
+          {t('agent.drain.words')}
+        </p>
+      )}
       {paged.error && paged.total === undefined ? (
         <ErrorState error={paged.error} retry={paged.retry} />
       ) : paged.total === undefined ? (
@@ -194,7 +225,12 @@ export function Agents({ search, set, onOpen, onDrain }: AgentsProps) {
       ) : few && paged.total > 0 ? (
         <div className="tiles">
           {Array.from({ length: paged.total }, (_, i) => paged.row(i)).map(
-            (a) => a && <Tile key={a.id} of={a} onOpen={() => onOpen(a)} onDrain={() => onDrain(a)} />,
+            (a) =>
+              a && (
+                <Tile key={a.id} of={a} onOpen={() => onOpen(a)}>
+                  <TakeOut of={a} onDrain={onDrain} onUncordon={onUncordon} busy={busy} tile />
+                </Tile>
+              ),
           )}
         </div>
       ) : (
@@ -224,8 +260,34 @@ export function Agents({ search, set, onOpen, onDrain }: AgentsProps) {
   )
 }
 
+/** Where it is written what the buttons do. */
+const drainWords = 'drain-words'
+
+interface TakeOutProps extends Pick<AgentsProps, 'onDrain' | 'onUncordon'> {
+  of: Agent
+  busy: string
+  tile?: boolean
+}
+
+/** The button that takes an agent out, or brings back the one that was taken out. */
+function TakeOut({ of: a, onDrain, onUncordon, busy, tile = false }: TakeOutProps) {
+  if (a.status !== 'ALIVE') return null
+  return (
+    <Button
+      {...(tile ? { className: 'tileact' } : {})}
+      size="compact-xs"
+      loading={busy === a.id}
+      disabled={busy !== '' && busy !== a.id}
+      onClick={() => (a.schedulable ? onDrain(a) : onUncordon(a))}
+      aria-describedby={drainWords}
+      aria-label={t(a.schedulable ? 'agent.drain.what' : 'agent.uncordon.what', { name: a.id })}>
+      {t(a.schedulable ? 'agent.drain.short' : 'agent.uncordon.short')}
+    </Button>
+  )
+}
+
 /** An agent with its devices as cells. Unmeasured devices say so instead of showing nothing. */
-function Tile({ of: a, onOpen, onDrain }: { of: Agent; onOpen: () => void; onDrain: () => void }) {
+function Tile({ of: a, onOpen, children }: { of: Agent; onOpen: () => void; children: ReactNode }) {
   const devices = a.hardware.filter((d) => d.Slot !== 'mem')
   const held = Object.fromEntries(
     Object.keys(a.available).map((s) => [s, { used: amount(a.occupied[s]) ?? 0, all: amount(a.available[s]) ?? 0 }]),
@@ -270,11 +332,7 @@ function Tile({ of: a, onOpen, onDrain }: { of: Agent; onOpen: () => void; onDra
         )}
         {a.conditions.length > 0 && <span className="small bad">{a.conditions.map((c) => c.detail ?? c.msg ?? c.kind).join('; ')}</span>}
       </button>
-      {a.schedulable && a.status === 'ALIVE' && (
-        <Button className="tileact" size="compact-xs" onClick={onDrain} aria-label={t('agent.drain.what', { name: a.id })}>
-          {t('agent.drain.short')}
-        </Button>
-      )}
+      {children}
     </div>
   )
 }

@@ -1,11 +1,12 @@
 import { Tooltip } from '@mantine/core'
+import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
 import type { AgentSession } from '@/api/types'
 import { bytes, slotName } from '@/design/amounts'
 import { Fill, Panel, StateBadge } from '@/design/parts'
-import { t } from '@/words'
+import { t, tAny } from '@/words'
 import type { Agent, Device } from './queries'
-import { linksOf, socketsOf, type Held, type Socket } from './topology'
+import { cardsOf, joinedOf, socketsOf, type Card, type Held, type Socket } from './topology'
 
 /**
  * A machine as it is built: NUMA nodes with their cores, memory and devices, the links between devices, and who holds what. A session that
@@ -14,7 +15,7 @@ import { linksOf, socketsOf, type Held, type Socket } from './topology'
 export function Devices({ of: a, sessions }: { of: Agent; sessions: AgentSession[] }) {
   const [chosen, setChosen] = useState<string | null>(null)
   const sockets = socketsOf(a, sessions)
-  const links = linksOf(a)
+  const links = joinedOf(a, cardsOf(a, sessions))
   const holding = sessions.filter((s) => Object.keys(s.devices ?? {}).length > 0)
   if (sockets.length === 0) return null
   return (
@@ -41,21 +42,22 @@ export function Devices({ of: a, sessions }: { of: Agent; sessions: AgentSession
       </div>
       {links.length > 0 && (
         <ul className="links small" aria-label={t('agent.links')}>
-          {links.map((l) => (
-            <li key={`${l.from.ID} ${l.to.ID}`} className="row">
-              <code>{l.from.ID}</code>
-              <span className={`link d${l.distance}`} aria-hidden="true" />
-              <code>{l.to.ID}</code>
-              <span className="soft">{wordOf(l.distance)}</span>
+          {links.slice(0, mostLinks).map((l) => (
+            <li key={l.way + l.cards.map((c) => c.label).join()} className="row wrap">
+              <span className={`link ${l.way}`} aria-hidden="true" />
+              <span className="soft">{t(`agent.link.${l.way}`)}</span>
+              <span>{l.cards.map((c) => c.label).join(' – ')}</span>
             </li>
           ))}
+          {links.length > mostLinks && <li className="dim">{t('agent.links.more', { n: links.length - mostLinks })}</li>}
         </ul>
       )}
     </Panel>
   )
 }
 
-const wordOf = (distance: number) => t(distance <= 1 ? 'agent.link.card' : distance <= 2 ? 'agent.link.direct' : 'agent.link.switch')
+/** More lines of links than these tell nothing to people; the command line draws all. */
+const mostLinks = 48
 
 function SocketBox({ of: s, agent, chosen, alone }: { of: Socket; agent: Agent; chosen: string | null; alone: boolean }) {
   const busy = s.cores.filter((c) => c.part > 0).length
@@ -99,25 +101,45 @@ const holds = (h: Held, session: string | null) => h.holders.some((x) => x.sessi
 const holdersOf = (h: Held) =>
   h.holders.map((x) => `${x.session.name}${x.part < 1 ? ` (${Math.round(x.part * 100)} %)` : ''}`).join(', ') || t('agent.device.free')
 
-/** An accelerator: what it is, who holds it, how busy it is, whether it is well. */
-function DeviceLine({ of: h, agent: a, mine }: { of: Held; agent: Agent; mine: boolean }) {
+/** Who holds something, each a link to the session. */
+function Holders({ of: h }: { of: Held }) {
+  if (h.holders.length === 0) return t('agent.device.free')
+  return h.holders.map((x, i) => (
+    <span key={x.session.id}>
+      {i > 0 && ', '}
+      <Link to="/sessions/$id" params={{ id: x.session.id }} title={x.session.user_email}>
+        {x.session.name}
+      </Link>
+      {x.part < 1 && ` (${Math.round(x.part * 100)} %)`}
+    </span>
+  ))
+}
+
+/** An accelerator: what it is, who holds it, how busy it is, whether it is well, and if not, why. */
+function DeviceLine({ of: h, agent: a, mine }: { of: Card; agent: Agent; mine: boolean }) {
   const d: Device = h.device
   const family = d.Slot.replace(/\..*/, '')
   const busy = a.devices[`${family}_util`]?.[d.ID]
   const mem = a.devices[`${family}_mem`]?.[d.ID]
+  const about = [
+    d.Memory ? bytes(d.Memory) : '',
+    d.PCI,
+    h.slots.map(slotName).join(', '),
+    d.Isolation ? tAny(`isolation.${d.Isolation}`, d.Isolation) : '',
+  ].filter(Boolean)
   return (
-    <div className={`device${mine ? ' mine' : ''}`} title={d.PCI}>
+    <div className={`device${mine ? ' mine' : ''}`}>
       <span className="row">
         <span className="grow cut">
-          {d.Model || slotName(d.Slot)} <code>{d.ID}</code>
+          <strong className="medium">{h.label}</strong> {d.Model} <code title={d.ID}>{d.ID}</code>
         </span>
-        {d.Healthy ? <span className="small dim">{t('agent.device.well')}</span> : <StateBadge status="error" plain />}
-        {!d.Healthy && <span className="small failed">{t('cluster.broken')}</span>}
+        {h.healthy ? <span className="small dim">{t('agent.device.well')}</span> : <StateBadge status="error" plain />}
+        {!h.healthy && <span className="small failed">{t('cluster.broken')}</span>}
       </span>
+      {!h.healthy && <div className="small bad">{h.problem || t('agent.device.noproblem')}</div>}
+      <div className="small dim">{about.join(' · ')}</div>
       <span className="row small soft">
-        <span className="grow cut" title={holdersOf(h)}>
-          {holdersOf(h)}
-        </span>
+        <span className="grow">{!h.healthy && h.holders.length === 0 ? t('agent.device.unusable') : <Holders of={h} />}</span>
         <span>
           {busy ? t('agent.device.use', { n: Math.round(Number(busy.pct)) }) : t('agent.device.unmeasured')}
           {mem && ` · ${bytes(mem.current)} / ${bytes(mem.capacity)}`}

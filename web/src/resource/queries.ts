@@ -13,6 +13,7 @@ import type {
 import type { Page } from '@/design/paged'
 import type {
   AgentWork,
+  Device as WireDevice,
   GroupStatus,
   Limits,
   PresetCheck,
@@ -51,20 +52,9 @@ interface Gauge {
   capacity: string
   pct: string
 }
-/** A device as its agent tells of it. What it does not know is left out. */
-export interface Device {
-  Slot: string
-  ID: string
-  Healthy: boolean
-  /** in thousandths */
-  Capacity: number
-  /** -1 is not known */
-  NUMA?: number
-  Model?: string
-  PCI?: string
-  /** classes of distance to other devices by their ids */
-  Links?: Record<string, number> | null
-}
+/** A device as its agent tells of it. An agent of an older version leaves out what it does not know. */
+export type Device = Pick<WireDevice, 'Slot' | 'ID' | 'Healthy' | 'Capacity'> &
+  Partial<Omit<WireDevice, 'Links'>> & { Links?: WireDevice['Links'] | null }
 
 const agentFields = `id status architecture scaling_group schedulable addr version available_slots occupied_slots live_stat hardware_metadata
   conditions container_count first_contact`

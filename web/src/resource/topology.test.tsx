@@ -1,11 +1,13 @@
 import { screen } from '@testing-library/react'
 import userEvent from '@testing-library/user-event'
-import { expect, test } from 'vitest'
+import { afterEach, expect, test, vi } from 'vitest'
 import type { AgentSession } from '@/api/types'
-import { show } from '../../test/wrap'
+import { showAt } from '../../test/wrap'
 import { Devices } from './Devices'
 import type { Agent, Device } from './queries'
-import { linksOf, socketsOf } from './topology'
+import { cardsOf, joinedOf, linksOf, socketsOf } from './topology'
+
+afterEach(() => vi.unstubAllGlobals())
 
 const device = (Slot: string, ID: string, NUMA?: number, more: Partial<Device> = {}): Device => ({
   Slot,
@@ -60,15 +62,74 @@ test('a link stands once, and only where devices are nearer than their node make
   expect(linksOf({ hardware }).map((l) => [l.from.ID, l.to.ID, l.distance])).toEqual([['10', '2', 2]])
 })
 
-test('a session that is chosen shows where it is', async () => {
+test('hardware that fills several slots stands once, with what its holders have of it and why it is broken', () => {
+  const both = [
+    device('cuda.shares', 'b', 0, { PCI: '0000:0f:00.0', Healthy: false, Problem: 'XID 79: it fell off the bus' }),
+    device('cuda.device', 'b', 0, { PCI: '0000:0f:00.0' }),
+    device('cuda.shares', 'a', 0, { PCI: '0000:07:00.0' }),
+    device('rngd.device', 'a', 0),
+  ]
+  const cards = cardsOf({ hardware: both }, [session('x', { 'cuda.shares': { a: '0.25', b: '0.75' }, 'cuda.device': { b: '1' } })])
+  expect(cards.map((c) => [c.label, c.device.ID, c.slots, c.part, c.healthy, c.problem])).toEqual([
+    ['RNGD 0', 'a', ['rngd.device'], 0, true, ''],
+    ['GPU 0', 'a', ['cuda.shares'], 0.25, true, ''],
+    ['GPU 1', 'b', ['cuda.device', 'cuda.shares'], 1, false, 'XID 79: it fell off the bus'],
+  ])
+  expect(cards[2]!.holders).toHaveLength(1)
+})
+
+test('links are told in few lines: groups of which each is joined with each other, and the pairs that are left', () => {
+  const named = (id: string, links: Record<string, number>) => device('cuda.device', id, 0, { Links: links })
+  const lines = (hardware: Device[]) =>
+    joinedOf({ hardware }, cardsOf({ hardware }, [])).map((l) => [l.way, l.cards.map((c) => c.label).join()])
+  // All of three behind one switch, two of them joined directly, a third joined with one of them.
+  expect(
+    lines([
+      named('0', { '1': 2, '3': 8 }),
+      named('1', { '0': 2, '2': 2 }),
+      named('2', { '1': 2 }),
+      named('3', { '4': 4, '5': 4 }),
+      named('4', { '5': 4 }),
+      named('5', {}),
+    ]),
+  ).toEqual([
+    ['direct', 'GPU 0,GPU 1'],
+    ['direct', 'GPU 1,GPU 2'],
+    ['switch', 'GPU 3,GPU 4,GPU 5'],
+  ])
+  // Every GPU with every other, and the parts of a card.
+  const all = Array.from({ length: 8 }, (_, i) =>
+    named(String(i), Object.fromEntries([0, 1, 2, 3, 4, 5, 6, 7].filter((j) => j !== i).map((j) => [j, 2]))),
+  )
+  expect(lines(all)).toEqual([['direct', 'GPU 0,GPU 1,GPU 2,GPU 3,GPU 4,GPU 5,GPU 6,GPU 7']])
+  expect(lines([named('m0', { m1: 1 }), named('m1', { m0: 1, gone: 1 })])).toEqual([['card', 'GPU 0,GPU 1']])
+  expect(lines([])).toEqual([])
+})
+
+test('a session that is chosen shows where it is, and who holds a device is a way to the session', async () => {
   const agent = { id: 'a', hardware, devices: {}, node: {} } as unknown as Agent
-  show(<Devices of={agent} sessions={work} />)
-  expect(screen.getByRole('region', { name: 'NUMA node 0' }).textContent).toContain('1 of 2 cores held')
-  expect(screen.getByText('train (50 %), eval (25 %)')).toBeTruthy()
-  expect(screen.getByText('A100')).toBeTruthy()
+  showAt(<Devices of={agent} sessions={work} />)
+  expect((await screen.findByRole('region', { name: 'NUMA node 0' })).textContent).toContain('1 of 2 cores held')
+  expect(screen.getByRole('link', { name: 'train' }).getAttribute('href')).toBe('/sessions/train')
+  expect(screen.getByRole('link', { name: 'train' }).parentElement?.parentElement?.textContent).toBe('train (50 %), eval (25 %)')
+  expect(screen.getByText(/A100/)).toBeTruthy()
   expect(screen.getByText('direct link')).toBeTruthy()
   expect(screen.queryByRole('button', { name: 'of an older manager' })).toBeNull()
   expect(document.querySelectorAll('.mine').length).toBe(0)
   await userEvent.click(screen.getByRole('button', { name: 'eval' }))
   expect([...document.querySelectorAll('.mine')].map((e) => e.className.replace(' mine', ''))).toEqual(['device', 'meter'])
+})
+
+test('a broken device says so in words, with the reason, and nobody can have it', async () => {
+  const ill = [
+    device('cuda.device', 'x', 0, { Healthy: false, Problem: '<b>XID 79</b>', Isolation: 'hard', Memory: 2 ** 30 }),
+    device('cuda.device', 'y', 0, { Healthy: false }),
+  ]
+  showAt(<Devices of={{ id: 'a', hardware: ill, devices: {}, node: {} } as unknown as Agent} sessions={[]} />)
+  expect(await screen.findByText('<b>XID 79</b>')).toBeTruthy()
+  expect(screen.getByText('The agent does not say why.')).toBeTruthy()
+  expect(screen.getAllByText('broken')).toHaveLength(2)
+  expect(screen.getAllByText('nobody can have it')).toHaveLength(2)
+  expect(screen.getByText('1 GiB · GPU · shared by hardware')).toBeTruthy()
+  expect(screen.getAllByText('not measured')).toHaveLength(2)
 })

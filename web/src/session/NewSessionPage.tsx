@@ -17,8 +17,9 @@ import { useProject } from '@/tenancy/me'
 import { t, type Word } from '@/words'
 import { blank, bodyOf, cliOf, draftFrom, faultsOf, nameFor, slotsOf, type Draft } from './draft'
 import { createSession, dryRun, sessionInfoQuery, sessionQuery } from './queries'
+import { isChosen, partsOf } from './parts'
 import { SaveTemplate } from './SaveTemplate'
-import { draftOf, templatesQuery } from './templates'
+import { draftOf, sessionDocument, templatesQuery } from './templates'
 import './new.css'
 
 const route = getRouteApi('/sessions/new')
@@ -73,9 +74,10 @@ export function NewSessionPage() {
     if (search.template) {
       if (!template.data || !folders.data) return
       const found = template.data.find((x) => x.id === search.template)
-      if (found) {
+      const document = found && sessionDocument(found)
+      if (document) {
         filled.current = true
-        change(draftOf(found.template, folders.data))
+        change(draftOf(document, folders.data))
         return
       }
     }
@@ -218,6 +220,21 @@ export function NewSessionPage() {
                 </button>
               </div>
             )}
+            {partsOf(slots).map((f) => (
+              <div key={f.family} className="row wrap" role="radiogroup" aria-label={f.name}>
+                {f.choices.map((c) => (
+                  <button
+                    key={c.key}
+                    type="button"
+                    role="radio"
+                    aria-checked={isChosen(c, d.slots)}
+                    className="chip"
+                    onClick={() => change({ preset: '', slots: { ...d.slots, ...c.slots } })}>
+                    {c.words}
+                  </button>
+                ))}
+              </div>
+            ))}
             {d.preset === '' &&
               slots.map((s) => (
                 <SlotSlider

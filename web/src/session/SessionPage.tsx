@@ -31,6 +31,7 @@ import { CopyAs } from '@/design/CopyAs'
 import { useAgain } from './again'
 import { Commit } from './Commit'
 import { isFailedEnd } from './ends'
+import { HeldDevices } from './HeldDevices'
 import { Logs } from './Logs'
 import { commitQuery, endSession, keepAlive, movesQuery, sessionInfoQuery, sessionQuery, type SessionDetail } from './queries'
 import { SessionFiles } from './SessionFiles'
@@ -235,6 +236,7 @@ function Detail({ of: s, at }: { of: SessionDetail; at: number }) {
         <div className="stack">
           {s.status === 'PENDING' && <Waiting of={s} />}
           {running && <UseOf of={s} at={at} over={false} />}
+          {running && <HeldDevices session={s.id} name={s.name} />}
           {running && <Apps session={s.id} name={s.name} />}
           {over && <UseOf of={s} at={at} over />}
           {over && (
@@ -383,7 +385,7 @@ function Events({ id, status }: { id: string; status: string }) {
               {clock(m.at)}
             </time>
             <div className="grow">
-              <span>{m.to ? tAny(`status.${m.to}`, m.to) : tAny(`event.${m.event}`, m.event.replace(/_/g, ' '))}</span>
+              <span>{m.to && m.to !== m.from ? tAny(`status.${m.to}`, m.to) : tAny(`event.${m.event}`, m.event.replace(/_/g, ' '))}</span>
               {m.kernel && (
                 <span className="dim">
                   {' '}

@@ -17,6 +17,7 @@ import {
   deleteTemplate,
   kindOf,
   replaceTemplate,
+  sessionDocument,
   startTemplate,
   templatesQuery,
   templateTextQuery,
@@ -67,7 +68,7 @@ export function TemplatesPage() {
       width: 'minmax(180px, 2fr)',
       cell: (x) => (
         <span className="row">
-          <ImageMark name={x.template.spec.kernel?.image ?? x.name} />
+          <ImageMark name={sessionDocument(x)?.spec.kernel?.image ?? x.name} />
           <button
             type="button"
             className="copy rowlink pad-0"
@@ -84,7 +85,7 @@ export function TemplatesPage() {
       title: t('col.image'),
       width: 'minmax(120px, 1fr)',
       wide: true,
-      cell: (x) => <span title={x.template.spec.kernel?.image}>{x.template.spec.kernel?.image ?? '–'}</span>,
+      cell: (x) => <span title={sessionDocument(x)?.spec.kernel?.image}>{sessionDocument(x)?.spec.kernel?.image ?? '–'}</span>,
     },
     {
       id: 'slots',
@@ -92,8 +93,9 @@ export function TemplatesPage() {
       width: 'minmax(120px, 1fr)',
       wide: true,
       cell: (x) =>
-        slotLine(Object.fromEntries(Object.entries(x.template.spec.resources ?? {}).map(([k, v]) => [k, String(amountOf(String(v)))]))) ||
-        '–',
+        slotLine(
+          Object.fromEntries(Object.entries(sessionDocument(x)?.spec.resources ?? {}).map(([k, v]) => [k, String(amountOf(String(v)))])),
+        ) || '–',
     },
     {
       id: 'who',

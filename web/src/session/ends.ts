@@ -24,6 +24,7 @@ export const failing = [
   'container-crashed',
   'container-not-found',
   'peers-missing',
+  'device-lost',
 ]
 
 export const isOwnEnd = (why: string) => ownEnds.includes(why)

@@ -4,6 +4,7 @@ import type { ComputeContainer, ComputeSession, SessionExplanation, Told } from 
 import type {
   CreatedSession,
   CreateSession,
+  DeviceSession,
   SessionConfig,
   Explanation as WireExplanation,
   IdleCheck as WireIdleCheck,
@@ -205,6 +206,14 @@ export const movesQuery = (id: string) =>
   queryOptions({
     queryKey: ['session', 'moves', id],
     queryFn: async () => (await func<{ moves: Move[] }>(`/session/${id}/status-history`)).moves,
+  })
+
+/** What the containers of a session hold of their agents, and how busy that is. Figures come every few seconds, and no event tells of them. */
+export const devicesQuery = (id: string) =>
+  queryOptions({
+    queryKey: ['session', 'devices', id],
+    refetchInterval: 5_000,
+    queryFn: ({ signal }) => func<DeviceSession>(`/session/${id}/devices`, { signal }),
   })
 
 export const logText = (id: string, kernel?: string) => funcText(`/session/${id}/logs`, kernel ? { query: { kernel_id: kernel } } : {})

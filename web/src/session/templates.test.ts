@@ -33,7 +33,10 @@ test('a draft goes into a template and comes out the same', () => {
 
 test('what a template leaves out is left out', () => {
   expect(templateOf({ ...blank, image: 'x:1' }, 'n').spec).toEqual({ sessionType: 'interactive', kernel: { image: 'x:1' }, resources: {} })
-  expect(draftOf({ apiVersion: '6', kind: 'taskTemplate', metadata: { name: 'n' }, spec: {} }, [])).toMatchObject({ image: '', mounts: [] })
+  expect(draftOf({ apiVersion: '6', kind: 'taskTemplate', metadata: { name: 'n' }, spec: { kernel: { image: '' } } }, [])).toMatchObject({
+    image: '',
+    mounts: [],
+  })
 })
 
 test('amounts have units', () => {

@@ -1,32 +1,17 @@
 import { queryOptions } from '@tanstack/react-query'
 import { func, funcText } from '@/api/http'
-import type { Template as WireTemplate } from '@/api/types'
+import type { TemplateClusterDocument, TemplateSessionDocument, Template as WireTemplate } from '@/api/types'
 import { amount } from '@/design/amounts'
 import { blank, sizeText, type Draft } from './draft'
 
 export type TemplateKind = 'session' | 'cluster'
 
-export interface SessionTemplateBody {
-  apiVersion: string
-  kind: string
-  mode?: string
-  metadata: { name: string; tag?: string }
-  spec: {
-    sessionType?: string
-    kernel?: {
-      image: string
-      architecture?: string
-      environ?: Record<string, string>
-      run?: { bootstrap?: string; startupCommand?: string }
-    }
-    scaling_group?: string
-    mounts?: Record<string, string>
-    resources?: Record<string, string>
-    nodes?: { role: string; sessionTemplate: string; replicas: number }[]
-  }
-}
+/** A template with its document, whose kind its type tells. */
+export type Template = Omit<WireTemplate, 'template'> & { template: TemplateSessionDocument | TemplateClusterDocument }
 
-export type Template = Omit<WireTemplate, 'template'> & { template: SessionTemplateBody }
+/** The document of a template of sessions; null where it is one of clusters. */
+export const sessionDocument = (t: Pick<Template, 'template'>) =>
+  'nodes' in t.template.spec ? null : (t.template as TemplateSessionDocument)
 
 export const kindOf = (t: Template): TemplateKind => (t.type === 'cluster' ? 'cluster' : 'session')
 
@@ -58,7 +43,7 @@ export const startTemplate = (t: Template, name: string) =>
   })
 
 /** What a draft of a session is as a template. What belongs to one session alone (name, start, priority) is left out. */
-export function templateOf(d: Draft, name: string): SessionTemplateBody {
+export function templateOf(d: Draft, name: string): TemplateSessionDocument {
   const resources: Record<string, string> = {}
   for (const [slot, n] of Object.entries(d.slots)) if (n > 0) resources[slot] = slot === 'mem' ? sizeText(n) : String(n)
   const env = d.env.filter((e) => e.name)
@@ -94,7 +79,7 @@ export function amountOf(text: string): number {
 }
 
 /** The draft that a template of sessions begins. Folders are named by their owner's names. */
-export function draftOf(t: SessionTemplateBody, folders: { id: string; name: string }[]): Partial<Draft> {
+export function draftOf(t: TemplateSessionDocument, folders: { id: string; name: string }[]): Partial<Draft> {
   const { kernel, sessionType, resources = {}, mounts = {} } = t.spec
   return {
     image: kernel?.image ?? '',

@@ -6,7 +6,7 @@ import { Icon } from '@/design/icons'
 import { Ago, Cli } from '@/design/parts'
 import { span, useNow } from '@/design/time'
 import { invitationsQuery } from '@/folder/queries'
-import { endedQuery, endingQuery, isUnread, noticesOf, readAll, type Notice, type Read } from '@/operation/notices'
+import { endedQuery, endingQuery, isUnread, lostQuery, noticesOf, readAll, type Notice, type Read } from '@/operation/notices'
 import { useMe } from '@/tenancy/me'
 import { t, tAny } from '@/words'
 
@@ -37,7 +37,14 @@ function textOf(n: Notice, now: number): string {
 }
 
 const whyOf = (n: Notice) => (n.kind === 'shared' ? '' : tAny(`ended.${n.why}`, n.why))
-const icons: Record<Notice['kind'], string> = { failed: 'warn', done: 'check', ended: 's-ended', idle: 's-waiting', shared: 'share' }
+const icons: Record<Notice['kind'], string> = {
+  failed: 'warn',
+  lost: 'warn',
+  done: 'check',
+  ended: 's-ended',
+  idle: 's-waiting',
+  shared: 'share',
+}
 
 /** What happened, with the number of what was not read yet. */
 export function Notices() {
@@ -46,11 +53,12 @@ export function Notices() {
   const now = useNow(30_000)
   const ended = useQuery(endedQuery(me.email)).data
   const ending = useQuery(endingQuery(me.email)).data
+  const lost = useQuery(lostQuery(me.email)).data
   const invited = useQuery(invitationsQuery).data
   const key = `berth.read.${me.uuid}`
   const [read, setRead] = useState<Read>(() => readOf(key))
   const [open, setOpen] = useState(false)
-  const all = useMemo(() => noticesOf(ended ?? [], ending ?? [], invited ?? [], now), [ended, ending, invited, now])
+  const all = useMemo(() => noticesOf(ended ?? [], ending ?? [], invited ?? [], lost ?? [], now), [ended, ending, invited, lost, now])
   const unread = all.filter((n) => isUnread(n, read))
   const mark = () => {
     const r = readAll(all, Date.now())
@@ -106,7 +114,7 @@ export function Notices() {
           ) : (
             all.slice(0, 40).map((n) => (
               <button key={n.key} type="button" className="notice" onClick={() => follow(n)}>
-                <span className={n.kind === 'failed' ? 'bad' : n.kind === 'idle' ? 'warn' : 'dim'}>
+                <span className={n.kind === 'failed' || n.kind === 'lost' ? 'bad' : n.kind === 'idle' ? 'warn' : 'dim'}>
                   <Icon name={icons[n.kind]} />
                 </span>
                 <span className="grow">

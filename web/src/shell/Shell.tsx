@@ -21,7 +21,14 @@ import { barOf, placesOf, type Place } from './places'
 import './shell.css'
 
 /** Events after which there may be something to tell. */
-const ends = ['session_terminated', 'session_failure', 'session_success', 'session_cancelled', 'session_idle_warning', 'session_device_lost']
+const ends = [
+  'session_terminated',
+  'session_failure',
+  'session_success',
+  'session_cancelled',
+  'session_idle_warning',
+  'session_device_lost',
+]
 
 export function Shell() {
   const lang = useLanguage()
@@ -53,6 +60,7 @@ export function Shell() {
           20_000,
         )
       } else if (h.event === 'session_device_lost') {
+        void client.invalidateQueries({ queryKey: ['operation', 'lost'] })
         toast(
           t('live.device', { name: h.sessionName, detail: h.detail }),
           { label: t('do.open'), run: () => void go({ to: '/sessions/$id', params: { id: h.sessionId } }) },

@@ -162,6 +162,7 @@ export const user = {
   'notice.ended': ['{name} ended', '{name} 종료됨'],
   'notice.done': ['{name} is done', '{name} 완료'],
   'notice.failed': ['{name} failed', '{name} 실패'],
+  'notice.lost': ['{name} lost a device', '{name} 장치 고장'],
   'notice.idle': ['{name} ends in {t} if nobody uses it', '{name} 세션을 쓰지 않으면 {t} 후 종료됩니다'],
   'notice.shared': ['{who} shares {name} with you', '{who} 님이 {name} 폴더를 공유했습니다'],
   'notice.read': ['Mark all as read', '모두 읽음'],

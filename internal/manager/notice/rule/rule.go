@@ -80,6 +80,7 @@ var why = map[cluster.Reason]string{
 	cluster.ReasonClientGone: "its client went away", cluster.ReasonAdministrator: "an administrator ended it",
 	cluster.ReasonDiskFull: "the disk of its host was full", cluster.ReasonPendingTimeout: "it waited too long",
 	cluster.ReasonDependency: "a session that it depends on failed", cluster.ReasonPreempted: "others needed its place",
+	cluster.ReasonDeviceLost:   "a device that it held broke",
 	cluster.ReasonPeersMissing: "its kernels did not come together in time",
 	cluster.ReasonRightEnded:   "its user lost a right that it needs",
 }
