@@ -21,6 +21,7 @@ export default defineConfig({
     environment: 'jsdom',
     include: ['src/**/*.test.{ts,tsx}'],
     setupFiles: ['test/setup.ts'],
+    testTimeout: 60_000,
     pool: 'threads',
     poolOptions: { threads: { singleThread: true } },
   },

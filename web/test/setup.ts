@@ -1,7 +1,9 @@
-import { cleanup } from '@testing-library/react'
+import { cleanup, configure } from '@testing-library/react'
 import { afterEach, vi } from 'vitest'
 
 afterEach(cleanup)
+// A deadline is for what never happens: a busy machine is not that.
+configure({ asyncUtilTimeout: 20_000 })
 
 // What jsdom lacks.
 window.matchMedia ??= ((query: string) => ({

@@ -91,7 +91,8 @@ var prices = func() cost.Prices {
 	for _, name := range []string{"compute_session_list", "compute_container_list", "agent_list", "keypair_list", "vfolder_list",
 		"vfolder_own_list", "vfolder_invited_list", "vfolder_project_list", "storage_volume_list", "user_list", "inference_session_list",
 		"agent_nodes", "user_nodes", "group_nodes", "image_nodes", "session_pending_queue", "adminUsersV2", "adminProjectsV2",
-		"domainProjectsV2", "scopedAuditLogsV2"} {
+		"domainProjectsV2", "scopedAuditLogsV2", "domain_list", "keypair_resource_policy_list", "user_resource_policy_list",
+		"project_resource_policy_list"} {
 		p["Queries."+name] = cost.Price{Flat: rootPrice, Items: cost.MaxItems, Page: true}
 	}
 	for _, name := range []string{"keypairs", "agents", "images", "customized_images", "keypair_resource_policies", "scaling_groups",

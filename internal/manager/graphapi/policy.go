@@ -23,6 +23,16 @@ func (q queries) KeypairResourcePolicies(ctx context.Context) ([]*model.KeyPairR
 	return convert(all, toPolicy), err
 }
 
+func (q queries) KeypairResourcePolicyList(
+	ctx context.Context, limit, offset int, filter, order *string,
+) (*model.KeyPairResourcePolicyList, error) {
+	p, err := q.tenancy.PageKeypairPolicies(ctx, q.who(ctx), page(filter, order, limit, offset))
+	if err != nil {
+		return nil, err
+	}
+	return &model.KeyPairResourcePolicyList{Items: convert(p.Items, toPolicy), TotalCount: &p.Total}, nil
+}
+
 // toPolicy renders a policy; the limits of folders are those of an old kind that clients still ask for.
 func toPolicy(p *tenancy.KeypairPolicy) *model.KeyPairResourcePolicy {
 	m := &model.KeyPairResourcePolicy{

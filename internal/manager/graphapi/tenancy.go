@@ -53,6 +53,14 @@ func (q queries) Domains(ctx context.Context, active *bool) ([]*model.Domain, er
 	return convert(all, toDomain), nil
 }
 
+func (q queries) DomainList(ctx context.Context, limit, offset int, filter, order *string) (*model.DomainList, error) {
+	p, err := q.tenancy.PageDomains(ctx, q.who(ctx), page(filter, order, limit, offset))
+	if err != nil {
+		return nil, err
+	}
+	return &model.DomainList{Items: convert(p.Items, toDomain), TotalCount: &p.Total}, nil
+}
+
 func (q queries) User(ctx context.Context, _, email *string) (*model.User, error) {
 	u, err := orNil(q.tenancy.GetUser(ctx, q.who(ctx), value(email)))
 	if u == nil || err != nil {
@@ -106,4 +114,24 @@ func (q queries) ProjectResourcePolicy(ctx context.Context, name string) (*model
 func (q queries) ProjectResourcePolicies(ctx context.Context) ([]*model.ProjectResourcePolicy, error) {
 	list, err := q.tenancy.ProjectPolicies(ctx, q.who(ctx), tenancy.PolicyQuery{})
 	return convert(list, toProjectPolicy), err
+}
+
+func (q queries) UserResourcePolicyList(
+	ctx context.Context, limit, offset int, filter, order *string,
+) (*model.UserResourcePolicyList, error) {
+	p, err := q.tenancy.PageUserPolicies(ctx, q.who(ctx), page(filter, order, limit, offset))
+	if err != nil {
+		return nil, err
+	}
+	return &model.UserResourcePolicyList{Items: convert(p.Items, toUserPolicy), TotalCount: &p.Total}, nil
+}
+
+func (q queries) ProjectResourcePolicyList(
+	ctx context.Context, limit, offset int, filter, order *string,
+) (*model.ProjectResourcePolicyList, error) {
+	p, err := q.tenancy.PageProjectPolicies(ctx, q.who(ctx), page(filter, order, limit, offset))
+	if err != nil {
+		return nil, err
+	}
+	return &model.ProjectResourcePolicyList{Items: convert(p.Items, toProjectPolicy), TotalCount: &p.Total}, nil
 }

@@ -3,6 +3,7 @@ package tenancy
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -76,4 +77,44 @@ func (s *Service) ListDomains(ctx context.Context, a authz.Actor) ([]*Domain, er
 		out = append(out, domainView(r))
 	}
 	return out, nil
+}
+
+var domainFields = list.Fields{
+	"name": list.Text("d.name"), "description": list.Text("d.description"), "is_active": list.Bool("d.is_active"),
+	"created_at": list.Time("d.created_at"), "modified_at": list.Time("d.modified_at"), "integration_id": list.Text("d.integration_id"),
+}
+
+// PageDomains is one page of the domains that the actor may see.
+func (s *Service) PageDomains(ctx context.Context, a authz.Actor, q list.Query) (list.Page[*Domain], error) {
+	return pageOf(ctx, s, a, facts.Domains, domainFields, q, func(r dbgen.Domain) (string, *Domain) { return r.Name, domainView(r) })
+}
+
+// pageOf reads a page of what is known by its name: its keys first, then their rows.
+func pageOf[R, V any](
+	ctx context.Context, s *Service, a authz.Actor, src facts.Source, fields list.Fields, q list.Query, view func(R) (string, V),
+) (list.Page[V], error) {
+	if err := authz.Authenticated(a); err != nil {
+		return list.Page[V]{}, err
+	}
+	l := &list.Spec{From: src.From, Key: src.Key, Fields: fields, Order: src.Key}
+	l.Where(src.Where(a, authz.See, l.Arg))
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), q)
+	if err != nil {
+		return list.Page[V]{}, err
+	}
+	row, _, _ := strings.Cut(src.Key, ".")
+	rows, err := s.d.Store.DB().Query(ctx, "SELECT "+row+".* FROM "+src.From+" WHERE "+src.Key+" = ANY($1)", keys)
+	if err != nil {
+		return list.Page[V]{}, fmt.Errorf("read a page of %s: %w", src.From, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[R])
+	if err != nil {
+		return list.Page[V]{}, fmt.Errorf("read a page of %s: %w", src.From, err)
+	}
+	views := map[string]V{}
+	for _, r := range found {
+		name, v := view(r)
+		views[name] = v
+	}
+	return list.Page[V]{Items: list.InOrder(keys, views), Total: total}, nil
 }

@@ -7,6 +7,9 @@ import (
 
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
+	"berth.dev/berth/internal/manager/store/list"
 )
 
 // Policy limits what users or projects may have. What does not concern its kind is nil.
@@ -47,9 +50,7 @@ func (s *Service) UserPolicies(ctx context.Context, a authz.Actor, q PolicyQuery
 	}
 	out := make([]Policy, len(rows))
 	for i, r := range rows {
-		out[i] = Policy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), MaxFolders: int(r.MaxVfolderCount), MaxScopeBytes: r.MaxQuotaScopeSize,
-			MaxModelSessions: new(int(r.MaxSessionCountPerModelSession)), MaxImages: new(int(r.MaxCustomizedImageCount)),
-			MaxLogins: store.Int(r.MaxConcurrentLogins)}
+		out[i] = userPolicyView(r)
 	}
 	return out, nil
 }
@@ -65,8 +66,38 @@ func (s *Service) ProjectPolicies(ctx context.Context, a authz.Actor, q PolicyQu
 	}
 	out := make([]Policy, len(rows))
 	for i, r := range rows {
-		out[i] = Policy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), MaxFolders: int(r.MaxVfolderCount), MaxScopeBytes: r.MaxQuotaScopeSize,
-			MaxNetworks: new(int(r.MaxNetworkCount))}
+		out[i] = projectPolicyView(r)
 	}
 	return out, nil
+}
+
+func userPolicyView(r dbgen.UserResourcePolicy) Policy {
+	return Policy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), MaxFolders: int(r.MaxVfolderCount), MaxScopeBytes: r.MaxQuotaScopeSize,
+		MaxModelSessions: new(int(r.MaxSessionCountPerModelSession)), MaxImages: new(int(r.MaxCustomizedImageCount)),
+		MaxLogins: store.Int(r.MaxConcurrentLogins)}
+}
+
+func projectPolicyView(r dbgen.ProjectResourcePolicy) Policy {
+	return Policy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), MaxFolders: int(r.MaxVfolderCount), MaxScopeBytes: r.MaxQuotaScopeSize,
+		MaxNetworks: new(int(r.MaxNetworkCount))}
+}
+
+var policyFields = list.Fields{"name": list.Text("p.name"), "created_at": list.Time("p.created_at")}
+
+// PageKeypairPolicies is one page of the policies of keypairs that the actor may see.
+func (s *Service) PageKeypairPolicies(ctx context.Context, a authz.Actor, q list.Query) (list.Page[*KeypairPolicy], error) {
+	return pageOf(ctx, s, a, facts.KeypairPolicies, policyFields, q,
+		func(r dbgen.KeypairResourcePolicy) (string, *KeypairPolicy) { return r.Name, policyView(r) })
+}
+
+// PageUserPolicies is one page of the policies of users that the actor may see.
+func (s *Service) PageUserPolicies(ctx context.Context, a authz.Actor, q list.Query) (list.Page[Policy], error) {
+	return pageOf(ctx, s, a, facts.UserPolicies, policyFields, q,
+		func(r dbgen.UserResourcePolicy) (string, Policy) { return r.Name, userPolicyView(r) })
+}
+
+// PageProjectPolicies is one page of the policies of projects that the actor may see.
+func (s *Service) PageProjectPolicies(ctx context.Context, a authz.Actor, q list.Query) (list.Page[Policy], error) {
+	return pageOf(ctx, s, a, facts.ProjectPolicies, policyFields, q,
+		func(r dbgen.ProjectResourcePolicy) (string, Policy) { return r.Name, projectPolicyView(r) })
 }

@@ -38,13 +38,15 @@ export interface Socket {
 const isCore = (d: Device) => d.Slot === 'cpu'
 const familyOf = (d: Device) => d.Slot.replace(/\..*/, '')
 const keyOf = (d: Device) => `${familyOf(d)} ${d.ID}`
+/** Addresses on the bus are hexadecimal. */
+const plain = (x: string, y: string) => (x < y ? -1 : x > y ? 1 : 0)
 const natural = (x: string, y: string) => x.localeCompare(y, 'en', { numeric: true })
 
 /** The hardware of a machine besides cores and memory, in the order of its addresses; hardware that fills several slots stands once. */
 export function cardsOf(a: Pick<Agent, 'hardware'>, sessions: AgentSession[]): Card[] {
   const devices = a.hardware
     .filter((d) => !isCore(d) && !isMemory(d.Slot))
-    .sort((x, y) => natural(x.PCI ?? '', y.PCI ?? '') || natural(x.ID, y.ID) || natural(x.Slot, y.Slot))
+    .sort((x, y) => plain(x.PCI ?? '', y.PCI ?? '') || natural(x.ID, y.ID) || natural(x.Slot, y.Slot))
   const cards = new Map<string, Card>()
   const counts: Record<string, number> = {}
   for (const device of devices) {

@@ -205,6 +205,10 @@ type QueriesResolver interface {
 	ComputeSessionNodes(ctx context.Context, scopeID *string, projectID *string, permission *string, filter *string, order *string, offset *int, before *string, after *string, first *int, last *int) (*model.ComputeSessionConnection, error)
 	Domain(ctx context.Context, name *string) (*model.Domain, error)
 	Domains(ctx context.Context, isActive *bool) ([]*model.Domain, error)
+	DomainList(ctx context.Context, limit int, offset int, filter *string, order *string) (*model.DomainList, error)
+	KeypairResourcePolicyList(ctx context.Context, limit int, offset int, filter *string, order *string) (*model.KeyPairResourcePolicyList, error)
+	UserResourcePolicyList(ctx context.Context, limit int, offset int, filter *string, order *string) (*model.UserResourcePolicyList, error)
+	ProjectResourcePolicyList(ctx context.Context, limit int, offset int, filter *string, order *string) (*model.ProjectResourcePolicyList, error)
 	Group(ctx context.Context, id string, domainName *string) (*model.Group, error)
 	Groups(ctx context.Context, domainName *string, isActive *bool, typeArg []*string) ([]*model.Group, error)
 	GroupsByName(ctx context.Context, name string, domainName *string) ([]*model.Group, error)
@@ -1438,6 +1442,11 @@ type ImageNode implements Node {
 extend type Queries {
   domain(name: String): Domain
   domains(is_active: Boolean): [Domain]
+  # Ours: pages of domains and of policies, for lists that may be long.
+  domain_list(limit: Int!, offset: Int!, filter: String, order: String): DomainList
+  keypair_resource_policy_list(limit: Int!, offset: Int!, filter: String, order: String): KeyPairResourcePolicyList
+  user_resource_policy_list(limit: Int!, offset: Int!, filter: String, order: String): UserResourcePolicyList
+  project_resource_policy_list(limit: Int!, offset: Int!, filter: String, order: String): ProjectResourcePolicyList
   group(id: UUID!, domain_name: String): Group
   groups(domain_name: String, is_active: Boolean, type: [String]): [Group]
   groups_by_name(name: String!, domain_name: String): [Group]
@@ -1468,6 +1477,26 @@ extend type Mutations {
   create_user(email: String!, props: UserInput!): CreateUserReply
   modify_user(email: String!, props: ModifyUserInput!): ModifyUserReply
   delete_user(email: String!): MutationReply
+}
+
+type DomainList {
+  items: [Domain]
+  total_count: Int
+}
+
+type KeyPairResourcePolicyList {
+  items: [KeyPairResourcePolicy]
+  total_count: Int
+}
+
+type UserResourcePolicyList {
+  items: [UserResourcePolicy]
+  total_count: Int
+}
+
+type ProjectResourcePolicyList {
+  items: [ProjectResourcePolicy]
+  total_count: Int
 }
 
 type Domain {
@@ -5429,6 +5458,32 @@ func (ec *executionContext) field_Queries_domain_args(ctx context.Context, rawAr
 	return args, nil
 }
 
+func (ec *executionContext) field_Queries_domain_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
+	return args, nil
+}
+
 func (ec *executionContext) field_Queries_domains_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -5930,6 +5985,32 @@ func (ec *executionContext) field_Queries_keypair_resource_policy_args(ctx conte
 	return args, nil
 }
 
+func (ec *executionContext) field_Queries_keypair_resource_policy_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
+	return args, nil
+}
+
 func (ec *executionContext) field_Queries_keypairs_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -6089,6 +6170,32 @@ func (ec *executionContext) field_Queries_project_resource_policy_args(ctx conte
 		return nil, err
 	}
 	args["name"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_project_resource_policy_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
 	return args, nil
 }
 
@@ -6513,6 +6620,32 @@ func (ec *executionContext) field_Queries_user_resource_policy_args(ctx context.
 		return nil, err
 	}
 	args["name"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_user_resource_policy_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
 	return args, nil
 }
 
@@ -17275,6 +17408,84 @@ func (ec *executionContext) fieldContext_Domain_integration_id(_ context.Context
 	return fc, nil
 }
 
+func (ec *executionContext) _DomainList_items(ctx context.Context, field graphql.CollectedField, obj *model.DomainList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_DomainList_items,
+		func(ctx context.Context) (any, error) {
+			return obj.Items, nil
+		},
+		nil,
+		ec.marshalODomain2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐDomain,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_DomainList_items(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "DomainList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "name":
+				return ec.fieldContext_Domain_name(ctx, field)
+			case "description":
+				return ec.fieldContext_Domain_description(ctx, field)
+			case "is_active":
+				return ec.fieldContext_Domain_is_active(ctx, field)
+			case "created_at":
+				return ec.fieldContext_Domain_created_at(ctx, field)
+			case "modified_at":
+				return ec.fieldContext_Domain_modified_at(ctx, field)
+			case "total_resource_slots":
+				return ec.fieldContext_Domain_total_resource_slots(ctx, field)
+			case "allowed_vfolder_hosts":
+				return ec.fieldContext_Domain_allowed_vfolder_hosts(ctx, field)
+			case "allowed_docker_registries":
+				return ec.fieldContext_Domain_allowed_docker_registries(ctx, field)
+			case "integration_id":
+				return ec.fieldContext_Domain_integration_id(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type Domain", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _DomainList_total_count(ctx context.Context, field graphql.CollectedField, obj *model.DomainList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_DomainList_total_count,
+		func(ctx context.Context) (any, error) {
+			return obj.TotalCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_DomainList_total_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "DomainList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _DomainReply_ok(ctx context.Context, field graphql.CollectedField, obj *model.DomainReply) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -25230,6 +25441,98 @@ func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_quota_scope_s
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicyList_items(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicyList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicyList_items,
+		func(ctx context.Context) (any, error) {
+			return obj.Items, nil
+		},
+		nil,
+		ec.marshalOKeyPairResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPairResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicyList_items(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicyList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "name":
+				return ec.fieldContext_KeyPairResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_KeyPairResourcePolicy_created_at(ctx, field)
+			case "default_for_unspecified":
+				return ec.fieldContext_KeyPairResourcePolicy_default_for_unspecified(ctx, field)
+			case "total_resource_slots":
+				return ec.fieldContext_KeyPairResourcePolicy_total_resource_slots(ctx, field)
+			case "max_session_lifetime":
+				return ec.fieldContext_KeyPairResourcePolicy_max_session_lifetime(ctx, field)
+			case "max_concurrent_sessions":
+				return ec.fieldContext_KeyPairResourcePolicy_max_concurrent_sessions(ctx, field)
+			case "max_concurrent_sftp_sessions":
+				return ec.fieldContext_KeyPairResourcePolicy_max_concurrent_sftp_sessions(ctx, field)
+			case "max_containers_per_session":
+				return ec.fieldContext_KeyPairResourcePolicy_max_containers_per_session(ctx, field)
+			case "max_pending_session_count":
+				return ec.fieldContext_KeyPairResourcePolicy_max_pending_session_count(ctx, field)
+			case "max_pending_session_resource_slots":
+				return ec.fieldContext_KeyPairResourcePolicy_max_pending_session_resource_slots(ctx, field)
+			case "max_priority":
+				return ec.fieldContext_KeyPairResourcePolicy_max_priority(ctx, field)
+			case "idle_timeout":
+				return ec.fieldContext_KeyPairResourcePolicy_idle_timeout(ctx, field)
+			case "allowed_vfolder_hosts":
+				return ec.fieldContext_KeyPairResourcePolicy_allowed_vfolder_hosts(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_KeyPairResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_KeyPairResourcePolicy_max_vfolder_size(ctx, field)
+			case "max_quota_scope_size":
+				return ec.fieldContext_KeyPairResourcePolicy_max_quota_scope_size(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KeyPairResourcePolicy", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicyList_total_count(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicyList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicyList_total_count,
+		func(ctx context.Context) (any, error) {
+			return obj.TotalCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicyList_total_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicyList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
 		},
 	}
 	return fc, nil
@@ -34804,6 +35107,80 @@ func (ec *executionContext) fieldContext_ProjectResourcePolicy_max_network_count
 	return fc, nil
 }
 
+func (ec *executionContext) _ProjectResourcePolicyList_items(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicyList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicyList_items,
+		func(ctx context.Context) (any, error) {
+			return obj.Items, nil
+		},
+		nil,
+		ec.marshalOProjectResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicyList_items(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicyList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ProjectResourcePolicy_id(ctx, field)
+			case "name":
+				return ec.fieldContext_ProjectResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_ProjectResourcePolicy_created_at(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_ProjectResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_quota_scope_size":
+				return ec.fieldContext_ProjectResourcePolicy_max_quota_scope_size(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_ProjectResourcePolicy_max_vfolder_size(ctx, field)
+			case "max_network_count":
+				return ec.fieldContext_ProjectResourcePolicy_max_network_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ProjectResourcePolicy", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectResourcePolicyList_total_count(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicyList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicyList_total_count,
+		func(ctx context.Context) (any, error) {
+			return obj.TotalCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicyList_total_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicyList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _ProjectStorageInfo_allowedVfolderHosts(ctx context.Context, field graphql.CollectedField, obj *model.ProjectStorageInfo) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -38431,6 +38808,194 @@ func (ec *executionContext) fieldContext_Queries_domains(ctx context.Context, fi
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Queries_domains_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_domain_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_domain_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().DomainList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string))
+		},
+		nil,
+		ec.marshalODomainList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐDomainList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_domain_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_DomainList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_DomainList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type DomainList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_domain_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_keypair_resource_policy_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_keypair_resource_policy_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().KeypairResourcePolicyList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string))
+		},
+		nil,
+		ec.marshalOKeyPairResourcePolicyList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPairResourcePolicyList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_keypair_resource_policy_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_KeyPairResourcePolicyList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_KeyPairResourcePolicyList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KeyPairResourcePolicyList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_keypair_resource_policy_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_user_resource_policy_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_user_resource_policy_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().UserResourcePolicyList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string))
+		},
+		nil,
+		ec.marshalOUserResourcePolicyList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicyList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_user_resource_policy_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_UserResourcePolicyList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_UserResourcePolicyList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type UserResourcePolicyList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_user_resource_policy_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_project_resource_policy_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_project_resource_policy_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().ProjectResourcePolicyList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string))
+		},
+		nil,
+		ec.marshalOProjectResourcePolicyList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectResourcePolicyList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_project_resource_policy_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_ProjectResourcePolicyList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_ProjectResourcePolicyList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ProjectResourcePolicyList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_project_resource_policy_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -46120,6 +46685,84 @@ func (ec *executionContext) _UserResourcePolicy_max_customized_image_count(ctx c
 func (ec *executionContext) fieldContext_UserResourcePolicy_max_customized_image_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicyList_items(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicyList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicyList_items,
+		func(ctx context.Context) (any, error) {
+			return obj.Items, nil
+		},
+		nil,
+		ec.marshalOUserResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicyList_items(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicyList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "max_concurrent_logins":
+				return ec.fieldContext_UserResourcePolicy_max_concurrent_logins(ctx, field)
+			case "id":
+				return ec.fieldContext_UserResourcePolicy_id(ctx, field)
+			case "name":
+				return ec.fieldContext_UserResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_UserResourcePolicy_created_at(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_UserResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_quota_scope_size":
+				return ec.fieldContext_UserResourcePolicy_max_quota_scope_size(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_UserResourcePolicy_max_vfolder_size(ctx, field)
+			case "max_session_count_per_model_session":
+				return ec.fieldContext_UserResourcePolicy_max_session_count_per_model_session(ctx, field)
+			case "max_customized_image_count":
+				return ec.fieldContext_UserResourcePolicy_max_customized_image_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type UserResourcePolicy", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicyList_total_count(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicyList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicyList_total_count,
+		func(ctx context.Context) (any, error) {
+			return obj.TotalCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicyList_total_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicyList",
 		Field:      field,
 		IsMethod:   false,
 		IsResolver: false,
@@ -60248,6 +60891,44 @@ func (ec *executionContext) _Domain(ctx context.Context, sel ast.SelectionSet, o
 	return out
 }
 
+var domainListImplementors = []string{"DomainList"}
+
+func (ec *executionContext) _DomainList(ctx context.Context, sel ast.SelectionSet, obj *model.DomainList) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, domainListImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("DomainList")
+		case "items":
+			out.Values[i] = ec._DomainList_items(ctx, field, obj)
+		case "total_count":
+			out.Values[i] = ec._DomainList_total_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var domainReplyImplementors = []string{"DomainReply"}
 
 func (ec *executionContext) _DomainReply(ctx context.Context, sel ast.SelectionSet, obj *model.DomainReply) graphql.Marshaler {
@@ -61899,6 +62580,44 @@ func (ec *executionContext) _KeyPairResourcePolicy(ctx context.Context, sel ast.
 			out.Values[i] = ec._KeyPairResourcePolicy_max_vfolder_size(ctx, field, obj)
 		case "max_quota_scope_size":
 			out.Values[i] = ec._KeyPairResourcePolicy_max_quota_scope_size(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var keyPairResourcePolicyListImplementors = []string{"KeyPairResourcePolicyList"}
+
+func (ec *executionContext) _KeyPairResourcePolicyList(ctx context.Context, sel ast.SelectionSet, obj *model.KeyPairResourcePolicyList) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, keyPairResourcePolicyListImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("KeyPairResourcePolicyList")
+		case "items":
+			out.Values[i] = ec._KeyPairResourcePolicyList_items(ctx, field, obj)
+		case "total_count":
+			out.Values[i] = ec._KeyPairResourcePolicyList_total_count(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -64162,6 +64881,44 @@ func (ec *executionContext) _ProjectResourcePolicy(ctx context.Context, sel ast.
 	return out
 }
 
+var projectResourcePolicyListImplementors = []string{"ProjectResourcePolicyList"}
+
+func (ec *executionContext) _ProjectResourcePolicyList(ctx context.Context, sel ast.SelectionSet, obj *model.ProjectResourcePolicyList) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, projectResourcePolicyListImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ProjectResourcePolicyList")
+		case "items":
+			out.Values[i] = ec._ProjectResourcePolicyList_items(ctx, field, obj)
+		case "total_count":
+			out.Values[i] = ec._ProjectResourcePolicyList_total_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var projectStorageInfoImplementors = []string{"ProjectStorageInfo"}
 
 func (ec *executionContext) _ProjectStorageInfo(ctx context.Context, sel ast.SelectionSet, obj *model.ProjectStorageInfo) graphql.Marshaler {
@@ -65395,6 +66152,82 @@ func (ec *executionContext) _Queries(ctx context.Context, sel ast.SelectionSet) 
 					}
 				}()
 				res = ec._Queries_domains(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "domain_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_domain_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "keypair_resource_policy_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_keypair_resource_policy_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "user_resource_policy_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_user_resource_policy_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "project_resource_policy_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_project_resource_policy_list(ctx, field)
 				return res
 			}
 
@@ -67937,6 +68770,44 @@ func (ec *executionContext) _UserResourcePolicy(ctx context.Context, sel ast.Sel
 			out.Values[i] = ec._UserResourcePolicy_max_session_count_per_model_session(ctx, field, obj)
 		case "max_customized_image_count":
 			out.Values[i] = ec._UserResourcePolicy_max_customized_image_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var userResourcePolicyListImplementors = []string{"UserResourcePolicyList"}
+
+func (ec *executionContext) _UserResourcePolicyList(ctx context.Context, sel ast.SelectionSet, obj *model.UserResourcePolicyList) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, userResourcePolicyListImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UserResourcePolicyList")
+		case "items":
+			out.Values[i] = ec._UserResourcePolicyList_items(ctx, field, obj)
+		case "total_count":
+			out.Values[i] = ec._UserResourcePolicyList_total_count(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -72883,6 +73754,13 @@ func (ec *executionContext) marshalODomain2ᚖberthᚗdevᚋberthᚋinternalᚋm
 	return ec._Domain(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalODomainList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐDomainList(ctx context.Context, sel ast.SelectionSet, v *model.DomainList) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._DomainList(ctx, sel, v)
+}
+
 func (ec *executionContext) marshalODomainReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐDomainReply(ctx context.Context, sel ast.SelectionSet, v *model.DomainReply) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
@@ -73845,6 +74723,13 @@ func (ec *executionContext) marshalOKeyPairResourcePolicy2ᚖberthᚗdevᚋberth
 	return ec._KeyPairResourcePolicy(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalOKeyPairResourcePolicyList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPairResourcePolicyList(ctx context.Context, sel ast.SelectionSet, v *model.KeyPairResourcePolicyList) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._KeyPairResourcePolicyList(ctx, sel, v)
+}
+
 func (ec *executionContext) marshalOModelCard2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModelCard(ctx context.Context, sel ast.SelectionSet, v *model.ModelCard) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
@@ -74508,6 +75393,13 @@ func (ec *executionContext) marshalOProjectResourcePolicy2ᚖberthᚗdevᚋberth
 		return graphql.Null
 	}
 	return ec._ProjectResourcePolicy(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOProjectResourcePolicyList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectResourcePolicyList(ctx context.Context, sel ast.SelectionSet, v *model.ProjectResourcePolicyList) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ProjectResourcePolicyList(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOProjectStorageInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectStorageInfo(ctx context.Context, sel ast.SelectionSet, v *model.ProjectStorageInfo) graphql.Marshaler {
@@ -75930,6 +76822,13 @@ func (ec *executionContext) marshalOUserResourcePolicy2ᚖberthᚗdevᚋberthᚋ
 		return graphql.Null
 	}
 	return ec._UserResourcePolicy(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOUserResourcePolicyList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicyList(ctx context.Context, sel ast.SelectionSet, v *model.UserResourcePolicyList) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._UserResourcePolicyList(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalOUserRoleV22ᚕberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserRoleV2ᚄ(ctx context.Context, v any) ([]model.UserRoleV2, error) {

@@ -768,6 +768,11 @@ type DomainInput struct {
 	IntegrationID           *string   `json:"integration_id,omitempty"`
 }
 
+type DomainList struct {
+	Items      []*Domain `json:"items,omitempty"`
+	TotalCount *int      `json:"total_count,omitempty"`
+}
+
 type DomainReply struct {
 	Ok     *bool   `json:"ok,omitempty"`
 	Msg    *string `json:"msg,omitempty"`
@@ -1202,6 +1207,11 @@ type KeyPairResourcePolicy struct {
 	MaxVfolderCount                *int       `json:"max_vfolder_count,omitempty"`
 	MaxVfolderSize                 *int64     `json:"max_vfolder_size,omitempty"`
 	MaxQuotaScopeSize              *int64     `json:"max_quota_scope_size,omitempty"`
+}
+
+type KeyPairResourcePolicyList struct {
+	Items      []*KeyPairResourcePolicy `json:"items,omitempty"`
+	TotalCount *int                     `json:"total_count,omitempty"`
 }
 
 type ModelCard struct {
@@ -1776,6 +1786,11 @@ type ProjectResourcePolicy struct {
 	MaxNetworkCount   *int      `json:"max_network_count,omitempty"`
 }
 
+type ProjectResourcePolicyList struct {
+	Items      []*ProjectResourcePolicy `json:"items,omitempty"`
+	TotalCount *int                     `json:"total_count,omitempty"`
+}
+
 type ProjectStorageInfo struct {
 	AllowedVfolderHosts []*VFolderHostPermissionEntry `json:"allowedVfolderHosts,omitempty"`
 }
@@ -2339,6 +2354,11 @@ type UserResourcePolicy struct {
 	MaxVfolderSize                 *int64    `json:"max_vfolder_size,omitempty"`
 	MaxSessionCountPerModelSession *int      `json:"max_session_count_per_model_session,omitempty"`
 	MaxCustomizedImageCount        *int      `json:"max_customized_image_count,omitempty"`
+}
+
+type UserResourcePolicyList struct {
+	Items      []*UserResourcePolicy `json:"items,omitempty"`
+	TotalCount *int                  `json:"total_count,omitempty"`
 }
 
 type UserRoleV2EnumFilter struct {
