@@ -223,6 +223,11 @@ export function quoted(s: string): string {
   return '"' + s.replace(/\\/g, '\\\\').replace(/"/g, '\\"') + '"'
 }
 
+/** The condition that a field holds a text, in any case; none for no text. */
+export function containing(field: string, q: string | undefined): string | null {
+  return q ? `${field} ilike ${quoted(`%${q.replace(/[%_]/g, '\\$&')}%`)}` : null
+}
+
 /** Asks the web server for something that needs no login. */
 export async function serverGet<T>(path: string): Promise<T> {
   return decode<T>(await send('/server' + path, { anonymous: true }))

@@ -4,6 +4,7 @@ import { useRouter } from '@tanstack/react-router'
 import { memo, useEffect, useMemo, useRef, useState, type ReactNode } from 'react'
 import { t } from '@/words'
 import { Icon } from './icons'
+import { usePaged, type Page } from './paged'
 import { Bone, ErrorState, useLatest } from './parts'
 
 export interface Column<T> {
@@ -358,4 +359,16 @@ export function useNarrow(): boolean {
 export function Listing<T>(p: Omit<Props<T>, 'total' | 'row'> & { rows: T[] | undefined }) {
   const { rows, ...rest } = p
   return <DataTable {...rest} total={rows?.length} row={(i) => rows?.[i]} />
+}
+
+/** A table whose rows are read page by page, as they come into view. */
+export function PagedTable<T>(
+  p: Omit<Props<T>, 'total' | 'row' | 'onRange' | 'error' | 'retry'> & {
+    of: readonly unknown[]
+    load: (limit: number, offset: number, signal: AbortSignal) => Promise<Page<T>>
+  },
+) {
+  const { of, load, ...rest } = p
+  const paged = usePaged<T>(of, load)
+  return <DataTable {...rest} total={paged.total} row={paged.row} onRange={paged.onRange} error={paged.error} retry={paged.retry} />
 }

@@ -1,12 +1,11 @@
 import { Button, Modal, NumberInput, TextInput } from '@mantine/core'
-import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { useQueryClient } from '@tanstack/react-query'
 import { useState, type FormEvent } from 'react'
 import { bytes } from '@/design/amounts'
-import { Listing, type Column } from '@/design/DataTable'
+import { PagedTable, type Column } from '@/design/DataTable'
 import { ConfirmAction, EmptyState, ErrorState } from '@/design/parts'
-import { holds } from '@/design/SearchField'
 import { t, type Word } from '@/words'
-import { createOwnPolicy, deleteOwnPolicy, modifyOwnPolicy, ownPoliciesQuery, type OwnPolicy, type OwnerKind } from './queries'
+import { createOwnPolicy, deleteOwnPolicy, listOwnPolicies, modifyOwnPolicy, type OwnPolicy, type OwnerKind } from './queries'
 
 const GiB = 2 ** 30
 type Field = 'max_vfolder_count' | 'max_quota_scope_size' | 'max_concurrent_logins' | 'max_customized_image_count' | 'max_network_count'
@@ -35,7 +34,6 @@ interface Props {
 }
 
 export function OwnPolicies({ of, find, making, onMade }: Props) {
-  const q = useQuery(ownPoliciesQuery(of))
   const [open, setOpen] = useState<OwnPolicy | null>(null)
   const shown = making ? 'new' : open
   const close = () => {
@@ -59,14 +57,13 @@ export function OwnPolicies({ of, find, making, onMade }: Props) {
   return (
     <>
       <div className="panel">
-        <Listing
+        <PagedTable
+          of={['resource', 'ownPolicies', of, find ?? '']}
+          load={(l, o, s) => listOwnPolicies(of, find, l, o, s)}
           label={t(`policy.tab.${of}`)}
           columns={columns}
-          rows={q.data?.filter((p) => holds(p.name, find))}
           rowKey={(p) => p.name}
           onOpen={setOpen}
-          error={q.error}
-          retry={() => void q.refetch()}
           empty={<EmptyState title={t(find ? 'find.none' : 'policy.none')} cli={`berth policy create --kind ${of} NAME`} />}
         />
       </div>

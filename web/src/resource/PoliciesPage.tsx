@@ -4,16 +4,16 @@ import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
 import { parsed } from '@/api/http'
 import { amount, isMemory, order, slotLine, slotName } from '@/design/amounts'
-import { Listing, type Column } from '@/design/DataTable'
+import { PagedTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { ConfirmAction, EmptyState, ErrorState, PageHead, useTitle } from '@/design/parts'
 import { span } from '@/design/time'
 import { t } from '@/words'
-import { holds, SearchField } from '@/design/SearchField'
+import { SearchField } from '@/design/SearchField'
 import { LimitsPreview } from './LimitsPreview'
 import { OwnPolicies } from './OwnPolicies'
 import { draftKey, type Draft } from './preview'
-import { createPolicy, deletePolicy, modifyPolicy, policiesQuery, slotsQuery, type KeypairPolicy } from './queries'
+import { createPolicy, deletePolicy, listPolicies, modifyPolicy, slotsQuery, type KeypairPolicy } from './queries'
 
 const GiB = 1 << 30
 const unlimited = (n: number | null | undefined) => !n || n < 0
@@ -27,7 +27,6 @@ export function PoliciesPage() {
   const kind = kinds.find((k) => k === search.tab) ?? 'keypair'
   const go = useNavigate({ from: '/admin/policies' })
   const [making, setMaking] = useState(false)
-  const q = useQuery(policiesQuery)
   const [open, setOpen] = useState<KeypairPolicy | 'new' | null>(null)
   const none = <span className="dim">{t('policy.nolimit')}</span>
   const columns: Column<KeypairPolicy>[] = [
@@ -94,14 +93,13 @@ export function PoliciesPage() {
       </Tabs>
       {kind === 'keypair' ? (
         <div className="panel">
-          <Listing
+          <PagedTable
+            of={['resource', 'policies', 'page', search.q ?? '']}
+            load={(l, o, s) => listPolicies(search.q, l, o, s)}
             label={t('nav.policies')}
             columns={columns}
-            rows={q.data?.filter((p) => holds(p.name, search.q))}
             rowKey={(p) => p.name}
             onOpen={setOpen}
-            error={q.error}
-            retry={() => void q.refetch()}
             empty={<EmptyState title={t(search.q ? 'find.none' : 'policy.none')} cli="berth policy create NAME" />}
           />
         </div>

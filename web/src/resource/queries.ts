@@ -1,5 +1,5 @@
 import { queryOptions } from '@tanstack/react-query'
-import { func, gql, mutate, parsed, quoted } from '@/api/http'
+import { containing, func, gql, mutate, parsed, quoted } from '@/api/http'
 import type {
   Agent as WireAgent,
   ContainerRegistryNode,
@@ -165,14 +165,32 @@ export type KeypairPolicy = Told<
   'max_pending_session_count' | 'max_priority'
 >
 
+const policyFields = `name created_at total_resource_slots max_session_lifetime max_concurrent_sessions max_containers_per_session
+  max_pending_session_count max_priority idle_timeout default_for_unspecified`
+
+/** All policies, for those who choose one. */
 export const policiesQuery = queryOptions({
   queryKey: ['resource', 'policies'],
   queryFn: async () =>
-    (
-      await gql<{ keypair_resource_policies: KeypairPolicy[] }>(`query { keypair_resource_policies { name created_at total_resource_slots
-    max_session_lifetime max_concurrent_sessions max_containers_per_session max_pending_session_count max_priority idle_timeout default_for_unspecified } }`)
-    ).keypair_resource_policies,
+    (await gql<{ keypair_resource_policies: KeypairPolicy[] }>(`query { keypair_resource_policies { ${policyFields} } }`))
+      .keypair_resource_policies,
 })
+
+/** A page of the policies whose names hold a text, by their names. */
+export async function listPolicies(
+  q: string | undefined,
+  limit: number,
+  offset: number,
+  signal?: AbortSignal,
+): Promise<Page<KeypairPolicy>> {
+  const d = await gql<{ keypair_resource_policy_list: { items: KeypairPolicy[]; total_count: number } }>(
+    `query($l: Int!, $o: Int!, $f: String) {
+      keypair_resource_policy_list(limit: $l, offset: $o, filter: $f) { total_count items { ${policyFields} } } }`,
+    { l: limit, o: offset, f: containing('name', q) },
+    signal,
+  )
+  return { total: d.keypair_resource_policy_list.total_count, items: d.keypair_resource_policy_list.items }
+}
 
 export type PolicyProps = Record<string, unknown>
 export const createPolicy = (name: string, props: PolicyProps) =>
@@ -212,12 +230,22 @@ const ownFields = {
   user: 'name created_at max_vfolder_count max_quota_scope_size max_concurrent_logins max_customized_image_count',
   project: 'name created_at max_vfolder_count max_quota_scope_size max_network_count',
 }
-export const ownPoliciesQuery = (of: OwnerKind) =>
-  queryOptions({
-    queryKey: ['resource', 'ownPolicies', of],
-    queryFn: async () =>
-      (await gql<Record<string, OwnPolicy[]>>(`query { ${of}_resource_policies { ${ownFields[of]} } }`))[`${of}_resource_policies`]!,
-  })
+/** A page of the policies of users or of projects whose names hold a text, by their names. */
+export async function listOwnPolicies(
+  of: OwnerKind,
+  q: string | undefined,
+  limit: number,
+  offset: number,
+  signal?: AbortSignal,
+): Promise<Page<OwnPolicy>> {
+  const list = `${of}_resource_policy_list` as const
+  const d = await gql<Record<string, { items: OwnPolicy[]; total_count: number }>>(
+    `query($l: Int!, $o: Int!, $f: String) { ${list}(limit: $l, offset: $o, filter: $f) { total_count items { ${ownFields[of]} } } }`,
+    { l: limit, o: offset, f: containing('name', q) },
+    signal,
+  )
+  return { total: d[list]!.total_count, items: d[list]!.items }
+}
 const typed = { user: 'User', project: 'Project' }
 export const createOwnPolicy = (of: OwnerKind, name: string, props: PolicyProps) =>
   mutate(

@@ -4,7 +4,7 @@ import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
 import { parsed } from '@/api/http'
 import { amount, isMemory, order, slotName } from '@/design/amounts'
-import { DataTable, Listing, type Column } from '@/design/DataTable'
+import { DataTable, Listing, PagedTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, EmptyState, ErrorState, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
@@ -16,6 +16,7 @@ import {
   createDomain,
   createProject,
   domainsQuery,
+  listDomains,
   listProjects,
   membersQuery,
   modifyDomain,
@@ -40,7 +41,6 @@ export function ProjectsPage() {
   const order = search.order ?? 'name'
   const paged = usePaged<Project>(['tenancy', 'projects', filter, order], (l, o, s) => listProjects(filter, order, l, o, s))
   const set = (part: Partial<typeof search>) => void go({ search: (old) => ({ ...old, ...part }), replace: true })
-  const domains = useQuery({ ...domainsQuery, enabled: isSuper(me) })
   const [open, setOpen] = useState<Project | 'new' | null>(null)
   const [domain, setDomain] = useState<Domain | 'new' | null>(null)
   const columns: Column<Project>[] = [
@@ -117,14 +117,13 @@ export function ProjectsPage() {
       </div>
       <div className="panel">
         {tab === 'domains' ? (
-          <Listing
+          <PagedTable
+            of={['tenancy', 'domains', 'page', search.q ?? '']}
+            load={(l, o, s) => listDomains(search.q, l, o, s)}
             label={t('project.domains')}
             columns={domainColumns}
-            rows={domains.data?.filter((d) => holds(`${d.name} ${d.description}`, search.q))}
             rowKey={(d) => d.name}
             onOpen={setDomain}
-            error={domains.error}
-            retry={() => void domains.refetch()}
             empty={<EmptyState title={search.q ? t('find.none') : t('project.none')} cli="berth domain create NAME" />}
           />
         ) : (

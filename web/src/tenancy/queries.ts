@@ -1,6 +1,6 @@
 import { keepPreviousData, queryOptions } from '@tanstack/react-query'
 import type { GroupNode, Told } from '@/api/graph'
-import { func, gql, mutate, quoted } from '@/api/http'
+import { containing, func, gql, mutate, quoted } from '@/api/http'
 import type {
   AdminKeypair,
   Deliveries,
@@ -140,6 +140,16 @@ export const domainsQuery = queryOptions({
   queryFn: async () =>
     (await gql<{ domains: Domain[] }>('query { domains { name description is_active created_at total_resource_slots } }')).domains,
 })
+/** A page of the domains whose names or descriptions hold a text, by their names. */
+export async function listDomains(q: string | undefined, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Domain>> {
+  const d = await gql<{ domain_list: { items: Domain[]; total_count: number } }>(
+    `query($l: Int!, $o: Int!, $f: String) {
+      domain_list(limit: $l, offset: $o, filter: $f) { total_count items { name description is_active created_at total_resource_slots } } }`,
+    { l: limit, o: offset, f: q ? `(${containing('name', q)} | ${containing('description', q)})` : null },
+    signal,
+  )
+  return { total: d.domain_list.total_count, items: d.domain_list.items }
+}
 export const createDomain = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: DomainInput!) { create_domain(name: $n, props: $p) { ok msg } }', { n: name, p: props })
 export const modifyDomain = (name: string, props: Record<string, unknown>) =>
