@@ -40,6 +40,8 @@ try {
   for (const scheme of ['dark', 'light']) {
     await s.at(`topology-${scheme}`, page, async () => {
       await page.emulateMedia({ colorScheme: scheme })
+      await page.reload()
+      await page.getByRole('dialog').getByRole('region', { name: 'NUMA node 1' }).getByText('GPU 7').waitFor()
       await s.accessible(page, `topology (${scheme})`)
     })
   }
