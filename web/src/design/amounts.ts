@@ -62,7 +62,12 @@ export function slotWords(slot: string, n: number | string | null | undefined): 
 export function slotLine(slots: Record<string, string | number | null | undefined>): string {
   return order(Object.keys(slots))
     .filter((s) => amount(slots[s]) !== 0)
-    .map((s) => slotWords(s, slots[s]))
+    .map((s) =>
+      // Where whole devices stand beside it, a share has its own name.
+      s.endsWith('.shares') && amount(slots[s.replace(/shares$/, 'device')])
+        ? `${slotAmount(s, slots[s])} ${slotName(s)}`
+        : slotWords(s, slots[s]),
+    )
     .join(' · ')
 }
 

@@ -24,7 +24,8 @@ test('where there are shares alone, whole ones are shares; where there are none,
 })
 
 test('amounts are said as people say them, and an instance of a GPU has a name of its own', () => {
-  expect(slotLine({ cpu: '2', 'cuda.shares': '0.5' })).toBe('2 CPU · half a GPU')
+  expect(slotLine({ cpu: '2', 'cuda.shares': '0.5', 'cuda.device': '0' })).toBe('2 CPU · half a GPU')
+  expect(slotLine({ 'cuda.device': '8', 'cuda.shares': '7.5' })).toBe('8 GPU · 7.5 GPU share')
   expect([slotWords('cuda.shares', '0.3'), slotWords('cuda.shares', 1), slotWords('cuda.device', 2)]).toEqual(['0.3 GPU', '1 GPU', '2 GPU'])
   expect(slotWords('mem', null)).toBe('–')
   expect([slotName('cuda.1g.10gb-mig'), slotName('cuda.device'), slotName('rngd.device')]).toEqual(['GPU 1g.10gb-mig', 'GPU', 'RNGD'])
