@@ -124,6 +124,10 @@ type SessionRole struct {
 	Architecture string            `json:"architecture,omitempty"`
 	Resources    map[string]string `json:"resources,omitempty"`
 	ResourceOpts map[string]string `json:"resource_opts,omitempty"`
+	// Environ comes over the session's, variable by variable.
+	Environ map[string]string `json:"environ,omitempty"`
+	// BootstrapScript is run in the place of the session's; nil is the session's, an empty one none.
+	BootstrapScript *string `json:"bootstrap_script,omitempty"`
 }
 
 // ServicePort is an app inside a session.

@@ -71,7 +71,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.IntVar(&f.size, "cluster-size", 1, "number of containers; main1 is the first, sub1, sub2 and so on the others")
 	s.StringVar(&f.mode, "cluster-mode", "single-node", "single-node or multi-node: containers on one agent, or on any")
 	s.StringArrayVar(&f.roles, "role", nil,
-		"further containers NAME=COUNT[,image=IMAGE][,SLOT=AMOUNT...], such as worker=3,cpu=2 (repeatable)")
+		"further containers NAME=COUNT[,image=IMAGE][,env=K=V][,bootstrap=FILE][,SLOT=AMOUNT...], such as worker=3,cpu=2 (repeatable)")
 	s.StringArrayVar(&f.agents, "agent", nil, "agent to run on, for administrators (repeatable in multi-node)")
 	s.BoolVar(&f.protected, "no-preempt", false, "never end it for sessions of higher priority")
 	s.BoolVar(&f.rerun, "rerun-on-agent-loss", false, "start a batch session again when its agent is lost, although it may have run")
@@ -133,19 +133,25 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 		s.Priority = &f.priority
 	}
 	if f.bootstrap != "" {
-		b, err := os.ReadFile(f.bootstrap)
-		if err != nil {
-			return s, fmt.Errorf("read bootstrap script: %w", err)
+		if s.BootstrapScript, err = readBootstrap(f.bootstrap); err != nil {
+			return s, err
 		}
-		if len(b) > maxBootstrap {
-			return s, fmt.Errorf("bootstrap script %s is larger than %d KiB", f.bootstrap, maxBootstrap>>10)
-		}
-		s.BootstrapScript = string(b)
 	}
 	return s, nil
 }
 
-// parseRole reads NAME=COUNT[,image=IMAGE][,architecture=ARCH][,shmem=SIZE][,SLOT=AMOUNT...].
+func readBootstrap(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read bootstrap script: %w", err)
+	}
+	if len(b) > maxBootstrap {
+		return "", fmt.Errorf("bootstrap script %s is larger than %d KiB", path, maxBootstrap>>10)
+	}
+	return string(b), nil
+}
+
+// parseRole reads NAME=COUNT[,image=IMAGE][,architecture=ARCH][,shmem=SIZE][,env=NAME=VALUE...][,bootstrap=FILE][,SLOT=AMOUNT...].
 func parseRole(text string) (api.SessionRole, error) {
 	bad := func(format string, args ...any) (api.SessionRole, error) {
 		return api.SessionRole{}, frame.Usage(frame.Hint(fmt.Errorf("--role %q: "+format, append([]any{text}, args...)...),
@@ -170,6 +176,21 @@ func parseRole(text string) (api.SessionRole, error) {
 			role.Image = v
 		case "architecture":
 			role.Architecture = v
+		case "env":
+			name, value, ok := strings.Cut(v, "=")
+			if !ok || name == "" {
+				return bad("%q is not of the form env=NAME=VALUE", item)
+			}
+			if role.Environ == nil {
+				role.Environ = map[string]string{}
+			}
+			role.Environ[name] = value
+		case "bootstrap":
+			script, err := readBootstrap(v)
+			if err != nil {
+				return api.SessionRole{}, fmt.Errorf("role %s: %w", name, err)
+			}
+			role.BootstrapScript = &script
 		case "shmem":
 			role.ResourceOpts = map[string]string{k: v}
 		default:

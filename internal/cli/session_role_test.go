@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +19,15 @@ func TestRolesOfTheCommandLine(t *testing.T) {
 	role, err = parseRole("logger=1")
 	require.NoError(t, err)
 	require.Equal(t, api.SessionRole{Name: "logger", Count: 1}, role)
-	for _, text := range []string{"", "worker", "worker=", "=3", "worker=many", "worker=1,cpu", "worker=1,=2", "worker=1,",
+	script := filepath.Join(t.TempDir(), "start.sh")
+	require.NoError(t, os.WriteFile(script, []byte("dask worker"), 0o600))
+	role, err = parseRole("worker=1,env=A=b=c,env=D=,bootstrap=" + script)
+	require.NoError(t, err)
+	require.Equal(t, api.SessionRole{Name: "worker", Count: 1, Environ: map[string]string{"A": "b=c", "D": ""},
+		BootstrapScript: new("dask worker")}, role)
+	_, err = parseRole("worker=1,bootstrap=" + script + ".missing")
+	require.ErrorContains(t, err, "role worker")
+	for _, text := range []string{"worker=1,env=A", "worker=1,env==b", "worker=1,env=", "", "worker", "worker=", "=3", "worker=many", "worker=1,cpu", "worker=1,=2", "worker=1,",
 		"image=x,worker=1"} {
 		_, err := parseRole(text)
 		require.Error(t, err, text)

@@ -224,6 +224,9 @@ func (s *KernelSpec) RunsJob() bool {
 // RoleMain is the role of a session's first kernel.
 const RoleMain = "main"
 
+// RoleSub is the role of the kernels that a session has besides its main one without naming a role.
+const RoleSub = "sub"
+
 // Dotfile is a small file that is put into every container of its owner.
 type Dotfile struct {
 	Path string `json:"path"`

@@ -187,12 +187,13 @@ func (g *group) explainRoom(w *waiting) *Explanation {
 			g.search.changed(a)
 			continue
 		}
-		return g.explainShape(w, sh)
+		return g.explainShape(w, sh, k.session.Kernels[k.units[i].kernels[0]].Role)
 	}
 	return &Explanation{Reason: WaitsForPass, Text: "the scheduler has not come to it yet"}
 }
 
-func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
+// explainShape says why a unit of a session does not fit now; role is that of its kernel, "" for none.
+func (g *group) explainShape(w *waiting, sh *shape, role string) *Explanation {
 	k := w.lane.kind
 	e := &Explanation{Rejected: map[string]int{}}
 	asked := cluster.Slots{}
@@ -223,9 +224,12 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	}
 	asks := "it asks for " + describe(asked)
 	if k.kernels > 1 {
-		if k.session.SingleNode {
+		switch {
+		case k.session.SingleNode:
 			asks = fmt.Sprintf("its %d kernels ask for %s together on one agent", k.kernels, describe(asked))
-		} else {
+		case role != "":
+			asks = fmt.Sprintf("each of its %d kernels must be placed, one of role %s asks for %s", k.kernels, role, describe(asked))
+		default:
 			asks = fmt.Sprintf("each of its %d kernels must be placed, one asks for %s", k.kernels, describe(asked))
 		}
 	}
@@ -234,6 +238,9 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	case usable == 0:
 		e.Reason = WaitsForAgent
 		e.Text = "no agent can take it: " + g.whyNone(k, sh, e.Rejected)
+		if role != "" && !k.session.SingleNode {
+			e.Text = fmt.Sprintf("no agent can take its kernels of role %s: %s", role, g.whyNone(k, sh, e.Rejected))
+		}
 	case !g.search.fitsEver(k, false):
 		if g.search.fitsEver(k, true) {
 			e.Reason = WaitsForAgent

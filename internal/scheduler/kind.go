@@ -164,6 +164,7 @@ func (c *Cluster) kindOf(s *Session) *kind {
 	}
 	for i := range s.Kernels {
 		c.kernelKey(&key, &s.Kernels[i])
+		key.text(s.Kernels[i].Role)
 	}
 	c.key = key
 	k := c.kinds[string(key)]

@@ -70,6 +70,7 @@ type Companions struct {
 // Kernel is one container to place.
 type Kernel struct {
 	ID           cluster.KernelID
+	Role         string // "" when it has none; words name it
 	Slots        cluster.Slots
 	Architecture string
 	Image        string

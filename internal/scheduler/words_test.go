@@ -204,6 +204,28 @@ func TestEstimatesReachOneBeyondTheReservations(t *testing.T) {
 	}
 }
 
+// TestRolesAreNamedWhereTheyDoNotFit: a role that no agent is large enough for, or can take, is named, also beside a session that is alike
+// but for the labels.
+func TestRolesAreNamedWhereTheyDoNotFit(t *testing.T) {
+	t.Parallel()
+	gang := func(n int, role string) scheduler.Session {
+		s := job(n, 10, 0, ask(1, 1), ask(9, 1))
+		s.Kernels[1].Role = role
+		return s
+	}
+	d := plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{agent("a", 4, 8)},
+		Pending: []scheduler.Session{gang(1, "worker"), gang(2, "server"), gang(3, "")}})
+	for id, words := range map[cluster.SessionID]string{"s01": "one of role worker asks for 9 cpu", "s02": "one of role server asks for 9 cpu",
+		"s03": "one asks for 9 cpu"} {
+		require.Equal(t, scheduler.TooBig, d[id].Hold.Reason, id)
+		require.Contains(t, d[id].Hold.Text, "each of its 2 kernels must be placed, "+words, id)
+	}
+	arm := gang(1, "worker")
+	arm.Kernels[1].Architecture = "riscv64"
+	d = plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{agent("a", 4, 8)}, Pending: []scheduler.Session{arm}})
+	require.Contains(t, d["s01"].Hold.Text, "no agent can take its kernels of role worker: ")
+}
+
 // TestGangsAreExplainedByTheUnitThatFailed: units that fit are counted as placed, and the first that does not is explained.
 func TestGangsAreExplainedByTheUnitThatFailed(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,8 @@ package graphapi
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,7 +115,14 @@ func toSession(s *session.Session) *model.ComputeSession {
 	return m
 }
 
+// toContainer shows a kernel of a session that has resource options; those that a role has for itself come over them.
 func toContainer(k *session.Kernel, opts map[string]string) *model.ComputeContainer {
+	if k.Shmem != nil {
+		own := map[string]string{}
+		maps.Copy(own, opts)
+		own["shmem"] = strconv.FormatInt(*k.Shmem, 10)
+		opts = own
+	}
 	m := &model.ComputeContainer{
 		ID: new(string(k.ID)), KernelID: new(string(k.ID)), SessionID: new(string(k.SessionID)),
 		Idx: &k.ClusterIdx, ClusterIdx: &k.ClusterIdx, Role: &k.ClusterRole, ClusterRole: &k.ClusterRole,

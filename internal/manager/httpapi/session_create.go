@@ -60,8 +60,12 @@ func createRequest(p *params.Set, need func(name string) string) request.Session
 		MountOptions:     mountOptions(cfg),
 	}
 	for _, o := range p.Objects("roles") {
+		if o.Has("startup_command|startupCommand") {
+			o.Fail("startup_command", "is not of a role: the main kernel alone runs one; start programs of other kernels in their bootstrap_script")
+		}
 		r.Roles = append(r.Roles, request.Role{Name: o.Need("name"), Count: o.Number("count", 1, 0, 10_000), Image: o.Text("image", ""),
-			Architecture: o.Text("architecture", ""), Resources: o.Texts("resources"), ResourceOpts: o.Texts("resource_opts|resourceOpts")})
+			Architecture: o.Text("architecture", ""), Resources: o.Texts("resources"), ResourceOpts: o.Texts("resource_opts|resourceOpts"),
+			Environ: o.Texts("environ"), BootstrapScript: o.Optional("bootstrap_script|bootstrapScript")})
 	}
 	r.FailIfImpossible = p.Flag("fail_if_impossible|failIfImpossible", false)
 	if p.Has(priority) {

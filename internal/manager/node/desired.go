@@ -179,10 +179,17 @@ func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	if r.BootstrapScript != nil {
 		k.BootstrapScript = *r.BootstrapScript
 	}
+	if r.RoleBootstrapScript != nil {
+		k.BootstrapScript = *r.RoleBootstrapScript
+	}
 	if r.BatchTimeoutMs != nil {
 		k.BatchTimeout = time.Duration(*r.BatchTimeoutMs) * time.Millisecond
 	}
-	for name, v := range r.Environ {
+	environ := r.Environ
+	if r.RoleEnviron != nil { // all that kernels of the role have
+		environ = r.RoleEnviron
+	}
+	for name, v := range environ {
 		k.Env[name] = v
 	}
 	for name, v := range clusterEnv(r) {

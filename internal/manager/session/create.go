@@ -208,7 +208,23 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 			p.session.Kernels = append(p.session.Kernels, part.kernel(s.d.IDs(), i, img))
 		}
 	}
+	p.session.Roles = newRoles(r)
 	return p, nil
+}
+
+// newRoles is what is stored of a request's roles beside their kernels.
+func newRoles(r request.Session) []newRole {
+	var out []newRole
+	for _, role := range r.Roles {
+		n := newRole{Role: role.Name, BootstrapScript: role.BootstrapScript}
+		if role.HasEnviron() {
+			n.Environ = new(r.As(role).Environ)
+		}
+		if n.Environ != nil || n.BootstrapScript != nil {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // projectFor finds the request's project: one of the owner's, or any of the domain for superadmins.

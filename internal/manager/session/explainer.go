@@ -77,6 +77,7 @@ type PlanRequest struct {
 
 // PlanKernel is one container of a PlanRequest.
 type PlanKernel struct {
+	Role         string // "", main and sub: none
 	Slots        cluster.Slots
 	Architecture string
 	Image        string

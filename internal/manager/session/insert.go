@@ -60,8 +60,16 @@ type newSession struct {
 	RerunOnAgentLoss bool                  `json:"rerun_on_agent_loss"`
 	Retries          int16                 `json:"retries,omitempty"`
 	Kernels          []newKernel           `json:"kernels"` // in the order of their ranks
+	Roles            []newRole             `json:"roles,omitempty"`
 	Mounts           []cluster.FolderMount `json:"mounts,omitempty"`
 	DependsOn        []string              `json:"depends_on,omitempty"`
+}
+
+// newRole is what is stored of a role whose kernels have other variables or another script than the session says; nil is the session's.
+type newRole struct {
+	Role            string             `json:"role"`
+	Environ         *map[string]string `json:"environ,omitempty"`
+	BootstrapScript *string            `json:"bootstrap_script,omitempty"`
 }
 
 // newKernel is what is stored of a kernel of a new session.

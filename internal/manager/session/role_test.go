@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -114,10 +115,20 @@ func TestRolesThatCannotBe(t *testing.T) {
 	}{
 		"twice": {[]request.Role{{Name: "worker", Count: 1}, {Name: "worker", Count: 1}}, fault.Invalid,
 			"role worker is named twice"},
-		"none of it":          {[]request.Role{{Name: "worker"}}, fault.Invalid, "role worker has 0 kernels"},
-		"fewer than none":     {[]request.Role{{Name: "worker", Count: -1}}, fault.Invalid, "role worker has -1 kernels"},
-		"main":                {[]request.Role{{Name: "main", Count: 1}}, fault.Invalid, "every session has"},
-		"sub":                 {[]request.Role{{Name: "sub", Count: 1}}, fault.Invalid, "every session has"},
+		"none of it":       {[]request.Role{{Name: "worker"}}, fault.Invalid, "role worker has 0 kernels"},
+		"fewer than none":  {[]request.Role{{Name: "worker", Count: -1}}, fault.Invalid, "role worker has -1 kernels"},
+		"main":             {[]request.Role{{Name: "main", Count: 1}}, fault.Invalid, "every session has"},
+		"two kinds of sub": {[]request.Role{{Name: "sub", Count: 1}}, fault.Invalid, "role sub is that of the kernels"},
+		"no variable": {[]request.Role{{Name: "worker", Count: 1, Environ: map[string]string{"A=B": "1"}}}, fault.Invalid,
+			"role worker: environment variable"},
+		"NUL in a variable": {[]request.Role{{Name: "worker", Count: 1, Environ: map[string]string{"A": "\x00"}}}, fault.Invalid,
+			"role worker: environment variable"},
+		"variables beyond the bound": {[]request.Role{{Name: "worker", Count: 1, Environ: map[string]string{"A": strings.Repeat("x", 128<<10)}}},
+			fault.Invalid, "role worker: environ has"},
+		"a long script": {[]request.Role{{Name: "worker", Count: 1, BootstrapScript: new(strings.Repeat("x", request.MaxScript+1))}},
+			fault.Invalid, "the bootstrap script of role worker"},
+		"NUL in a script": {[]request.Role{{Name: "worker", Count: 1, BootstrapScript: new("a\x00")}}, fault.Invalid,
+			"the bootstrap script of role worker"},
 		"a name that is none": {[]request.Role{{Name: "Worker 1", Count: 1}}, fault.Invalid, "not the name of a role"},
 		"over the policy": {[]request.Role{{Name: "worker", Count: 2}, {Name: "logger", Count: 2}}, fault.Exhausted,
 			"4 containers"},
@@ -135,6 +146,9 @@ func TestRolesThatCannotBe(t *testing.T) {
 	} {
 		r := request.Session{Name: "mixed", Image: "python", Resources: cpu("1"), Roles: c.roles, FailIfImpossible: true,
 			ClusterMode: map[bool]string{true: "multi-node", false: "single-node"}[name == "too much"]}
+		if name == "two kinds of sub" {
+			r.ClusterSize = 2
+		}
 		_, err := w.Sessions.Create(t.Context(), w.Admin, r)
 		require.True(t, fault.Is(err, c.kind), "%s: %v", name, err)
 		require.ErrorContains(t, err, c.words, name)
@@ -142,4 +156,45 @@ func TestRolesThatCannotBe(t *testing.T) {
 	var n int
 	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM sessions`).Scan(&n))
 	require.Zero(t, n)
+}
+
+// TestRolesBringVariablesAndScripts: what a role says comes over the session's, in its kernels alone, and what names a kernel stays ours.
+func TestRolesBringVariablesAndScripts(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 16, 32*managertest.GiB)
+	c := w.Create("mixed", func(r *request.Session) {
+		r.Resources = map[string]string{"cpu": "1", "mem": "512m"}
+		r.Environ = map[string]string{"MODE": "plain", "ALL": "1"}
+		r.BootstrapScript = new("echo session")
+		r.Roles = []request.Role{
+			{Name: "worker", Count: 2, Environ: map[string]string{"MODE": "fast", "BACKENDAI_CLUSTER_ROLE": "main", "BACKENDAI_KERNEL_ID": "x"},
+				BootstrapScript: new("echo worker")},
+			{Name: "alone", Count: 1, Environ: map[string]string{"OWN": "1"}, Alone: true, BootstrapScript: new("")},
+			{Name: "bare", Count: 1, Alone: true},
+			{Name: "logger", Count: 1},
+		}
+	})
+	w.Place(c.ID, "a1")
+	list, err := w.Reports.Desired(t.Context(), "a1", nil)
+	require.NoError(t, err)
+	require.Len(t, list, 6)
+	type seen struct{ mode, all, own, role, script string }
+	got := map[string]seen{}
+	for _, d := range list {
+		e := d.Spec.Env
+		got[d.Spec.Hostname] = seen{e["MODE"], e["ALL"], e["OWN"], e["BACKENDAI_CLUSTER_ROLE"], d.Spec.BootstrapScript}
+		require.Equal(t, string(d.Kernel), e["BACKENDAI_KERNEL_ID"])
+	}
+	require.Equal(t, map[string]seen{
+		"main1": {"plain", "1", "", "main", "echo session"},
+		"sub1":  {"fast", "1", "", "worker", "echo worker"},
+		"sub2":  {"fast", "1", "", "worker", "echo worker"},
+		"sub3":  {"", "", "1", "alone", ""},
+		"sub4":  {"", "", "", "bare", "echo session"},
+		"sub5":  {"plain", "1", "", "logger", "echo session"},
+	}, got)
+	var rows int
+	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM session_roles WHERE session_id = $1`, string(c.ID)).Scan(&rows))
+	require.Equal(t, 3, rows, "a role is stored once, one that says nothing not at all")
 }

@@ -99,6 +99,7 @@ type Kernel struct {
 	StatusChanged   time.Time
 	Deadline        *time.Time
 	RequestedSlots  cluster.Slots
+	Shmem           *int64        // bytes where it is not the session's
 	OccupiedSlots   cluster.Slots // the requested slots while the kernel holds them
 	ContainerID     string
 	ExitCode        *int
@@ -160,7 +161,7 @@ func kernelView(k dbgen.KernelViewsRow) Kernel {
 		ID: cluster.KernelID(k.ID), SessionID: cluster.SessionID(k.SessionID), ClusterRole: k.ClusterRole, ClusterIdx: int(k.ClusterIdx),
 		LocalRank: int(k.LocalRank), ClusterHostname: k.ClusterHostname, Image: k.Image, Architecture: k.Architecture, Registry: k.Registry,
 		Generation: k.Generation, Status: k.Status, StatusInfo: k.StatusInfo, StatusData: k.StatusData, StatusChanged: k.StatusChanged.UTC(),
-		Deadline: store.UTC(k.Deadline), RequestedSlots: k.RequestedSlots, OccupiedSlots: cluster.Slots{}, ExitCode: store.Int(k.ExitCode),
+		Deadline: store.UTC(k.Deadline), RequestedSlots: k.RequestedSlots, Shmem: k.ShmemBytes, OccupiedSlots: cluster.Slots{}, ExitCode: store.Int(k.ExitCode),
 		Signal:    store.Int(k.Signal),
 		OOMKilled: k.OomKilled, ServicePorts: servicePorts(k.ServicePorts), PreopenPorts: store.Ints(k.PreopenPorts),
 		CreatedAt:   k.CreatedAt.UTC(),

@@ -425,8 +425,16 @@ func (m *memory) kernel(k *dbgen.KernelFactsRow, isolation string) scheduler.Ker
 	}
 	return scheduler.Kernel{
 		ID: cluster.KernelID(k.ID), Slots: m.request(k.RequestedSlots), Architecture: m.text(k.Architecture), Image: m.text(k.Image),
-		Local: k.LocalImage, Isolation: cluster.Isolation(m.text(isolation)),
+		Local: k.LocalImage, Isolation: cluster.Isolation(m.text(isolation)), Role: roleText(m.text(k.ClusterRole)),
 	}
+}
+
+// roleText is a role in words of the scheduler: kernels that a request gives no role have none.
+func roleText(role string) string {
+	if role == cluster.RoleMain || role == cluster.RoleSub {
+		return ""
+	}
+	return role
 }
 
 // request returns a shared copy of what a kernel asks for. Callers must not change it. The shared copies are bounded by dropping all.

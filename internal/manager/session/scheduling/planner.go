@@ -209,7 +209,7 @@ func (p *Planner) DryRun(ctx context.Context, r session.PlanRequest) (out sessio
 		}
 		for i, k := range r.Kernels {
 			s.Kernels = append(s.Kernels, scheduler.Kernel{ID: cluster.KernelID(fmt.Sprintf("dry-run-%d", i)), Slots: k.Slots,
-				Architecture: k.Architecture, Image: k.Image, Isolation: k.Isolation})
+				Architecture: k.Architecture, Image: k.Image, Isolation: k.Isolation, Role: roleText(k.Role)})
 		}
 		unknown := map[scheduler.Scope]bool{}
 		for _, scope := range s.Owner.Scopes() {

@@ -404,8 +404,15 @@ func (d *ClusterDocument) check() error {
 				WithNext("write the id that creating the session template answered into spec.nodes[%d].sessionTemplate", i)
 		}
 		n.SessionTemplate = id
-		if n.Role == "" || len(n.Role) > maxName {
+		if n.Role == "" {
 			return fault.Invalidf("node %d of the cluster template has no role", i+1).WithNext("write main, or a name such as sub")
+		}
+		if err := request.CheckRoleName(n.Role); err != nil {
+			return fmt.Errorf("node %d of the cluster template: %w", i+1, err)
+		}
+		if n.Role != cluster.RoleMain && slices.ContainsFunc(d.Spec.Nodes[:i], func(o ClusterNode) bool { return o.Role == n.Role }) {
+			return fault.Invalidf("role %s is named by two nodes of the cluster template", n.Role).
+				WithNext("name it once, with the number of all its replicas")
 		}
 		if n.Role == "main" {
 			mains += max(n.Replicas, 1)

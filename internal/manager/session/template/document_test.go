@@ -101,6 +101,9 @@ func TestRefusesWhatItCannotStart(t *testing.T) {
 		{"no main", template.Cluster, nodes(`[{"role":"sub","sessionTemplate":"` + id + `"}]`), "exactly one node"},
 		{"two mains", template.Cluster, nodes(`[{"role":"main","sessionTemplate":"` + id + `","replicas":2}]`), "exactly one node"},
 		{"less than none", template.Cluster, nodes(`[{"role":"sub","sessionTemplate":"` + id + `","replicas":-1}]`), "replicas"},
+		{"a bad role", template.Cluster, nodes(`[{"role":"Worker 1","sessionTemplate":"` + id + `"}]`), "not the name of a role"},
+		{"a role twice", template.Cluster, nodes(`[{"role":"main","sessionTemplate":"` + id + `"},{"role":"w","sessionTemplate":"` + id +
+			`"},{"role":"w","sessionTemplate":"` + id + `"}]`), "named by two nodes"},
 		{"no id", template.Cluster, nodes(`[{"role":"main","sessionTemplate":"mine"}]`), "no id"},
 		{"too much", template.Session, strings.Repeat(" ", template.MaxPayload) + "x", "more than"},
 		{"a bomb", template.Session, "a: &a [1,1,1,1,1,1,1,1,1]\n" + bomb("a"), ""},
@@ -163,12 +166,60 @@ func TestFillsAClusterOfSeveralKernels(t *testing.T) {
 	require.Equal(t, []string{id}, doc.SessionTemplates())
 	var main template.SessionDocument
 	require.NoError(t, json.Unmarshal(read(t, template.Session, strings.Replace(train, "it's code", "code", 1))[0].Document, &main))
-	r := doc.Fill(request.Session{ClusterSize: 1}, &main)
+	r, err := doc.Fill(request.Session{ClusterSize: 1}, map[string]*template.SessionDocument{id: &main})
+	require.NoError(t, err)
 	require.NoError(t, r.Check())
 	require.Equal(t, "team", r.Name)
 	require.Equal(t, 4, r.ClusterSize)
 	require.Equal(t, "multi-node", r.ClusterMode)
 	require.Equal(t, map[string]string{"A": "1", "EPOCHS": "3", "MODE": "full"}, r.Environ)
+}
+
+// TestFillsRolesOfACluster: nodes with a session template of their own are roles that get what it says, and nothing of the main kernel's.
+func TestFillsRolesOfACluster(t *testing.T) {
+	t.Parallel()
+	const mainID, workerID = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+	session := func(spec string) *template.SessionDocument {
+		var d template.SessionDocument
+		require.NoError(t, json.Unmarshal(read(t, template.Session,
+			`{"apiVersion":"6","kind":"taskTemplate","metadata":{"name":"x"},"spec":`+spec+`}`)[0].Document, &d))
+		return &d
+	}
+	var doc template.ClusterDocument
+	require.NoError(t, json.Unmarshal(read(t, template.Cluster, `{"apiVersion":"6","kind":"clusterTemplate","mode":"multi-node",
+"metadata":{"name":"team"},"spec":{"environ":{"ALL":"1"},"mounts":{"data":""},"nodes":[{"role":"main","sessionTemplate":"`+mainID+`"},
+{"role":"sub","sessionTemplate":"`+workerID+`","replicas":3},{"role":"logger","sessionTemplate":"`+mainID+`"}]}}`)[0].Document, &doc))
+	main := session(`{"kernel":{"image":"python","environ":{"MAIN":"1"},"run":{"bootstrap":"echo main"}},"resources":{"cpu":1}}`)
+	fill := func(r request.Session, worker string) (request.Session, error) {
+		return doc.Fill(r, map[string]*template.SessionDocument{mainID: main, workerID: session(worker)})
+	}
+	r, err := fill(request.Session{}, `{"kernel":{"image":"torch","environ":{"W":"1"}},"resources":{"cpu":4},"mounts":{"data":""}}`)
+	require.NoError(t, err)
+	require.NoError(t, r.Check())
+	require.Equal(t, 1, r.ClusterSize)
+	require.Equal(t, 5, r.Containers())
+	require.Equal(t, []request.Role{
+		{Name: "sub", Count: 3, Image: "torch", Resources: map[string]string{"cpu": "4"}, Environ: map[string]string{"ALL": "1", "W": "1"},
+			Alone: true, BootstrapScript: new("")},
+		{Name: "logger", Count: 1},
+	}, r.Roles)
+	require.Equal(t, map[string]string{"ALL": "1", "MAIN": "1"}, r.Environ)
+	own := []request.Role{{Name: "mine", Count: 1}}
+	r, err = fill(request.Session{Roles: own}, `{"kernel":{"image":"torch"}}`)
+	require.NoError(t, err)
+	require.Equal(t, own, r.Roles, "roles of the request stand in the place of the template's")
+
+	for what, worker := range map[string]string{
+		"a startup command":    `{"kernel":{"image":"torch","run":{"startupCommand":"work"}}}`,
+		"resource group other": `{"kernel":{"image":"torch"},"scaling_group":"other"}`,
+		"agents":               `{"kernel":{"image":"torch"},"agentList":["a1"]}`,
+		"folder secrets":       `{"kernel":{"image":"torch"},"mounts":{"secrets":""}}`,
+		"folder data":          `{"kernel":{"image":"torch"},"mounts":{"data":"/elsewhere"}}`,
+	} {
+		_, err := fill(request.Session{}, worker)
+		require.True(t, fault.Is(err, fault.Invalid), what)
+		require.ErrorContains(t, err, "role sub names "+what)
+	}
 }
 
 func FuzzRead(f *testing.F) {

@@ -290,19 +290,20 @@ func (s *Service) Cluster(ctx context.Context, a authz.Actor, ref string, r requ
 	if err := json.Unmarshal(t.Document, &d); err != nil {
 		return r, fmt.Errorf("read template %s: %w", ref, err)
 	}
-	ids := d.SessionTemplates()
-	if len(ids) != 1 {
-		return r, fault.Invalidf("template %s gives its roles different session templates, and the kernels of a session are alike", ref).
-			WithNext("name one session template for all roles, or start a session for each role")
-	}
-	m, err := s.find(ctx, a, authz.Use, Session, ids[0])
-	if err != nil {
-		return r, err
-	}
-	var main SessionDocument
-	if err := json.Unmarshal(m.Document, &main); err != nil {
-		return r, fmt.Errorf("read template %s: %w", ids[0], err)
+	templates := map[string]*SessionDocument{}
+	for _, id := range d.SessionTemplates() {
+		m, err := s.find(ctx, a, authz.Use, Session, id)
+		if err != nil {
+			return r, err
+		}
+		templates[id] = &SessionDocument{}
+		if err := json.Unmarshal(m.Document, templates[id]); err != nil {
+			return r, fmt.Errorf("read template %s: %w", id, err)
+		}
 	}
 	orElse(&r.Project, string(t.Project))
-	return d.Fill(r, &main), nil
+	if r, err = d.Fill(r, templates); err != nil {
+		return r, fmt.Errorf("start from template %s: %w", ref, err)
+	}
+	return r, nil
 }

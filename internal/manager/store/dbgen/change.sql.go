@@ -148,7 +148,7 @@ func (q *Queries) ForgetChanges(ctx context.Context) error {
 }
 
 const kernelFacts = `-- name: KernelFacts :many
-SELECT k.id, k.session_id, k.generation, k.status, k.requested_slots, k.architecture, k.image, k.agent_id, k.allocation,
+SELECT k.id, k.session_id, k.generation, k.status, k.cluster_role, k.requested_slots, k.architecture, k.image, k.agent_id, k.allocation,
        coalesce((SELECT i.registry_type = 'local' OR EXISTS (SELECT 1 FROM cluster_settings c WHERE c.key = 'image-auto-pull' AND c.value = '"none"')
                  FROM images i WHERE i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END), false)::boolean
        AS local_image
@@ -161,6 +161,7 @@ type KernelFactsRow struct {
 	SessionID      string
 	Generation     int64
 	Status         cluster.Status
+	ClusterRole    string
 	RequestedSlots cluster.Slots
 	Architecture   string
 	Image          string
@@ -184,6 +185,7 @@ func (q *Queries) KernelFacts(ctx context.Context, sessions []string) ([]KernelF
 			&i.SessionID,
 			&i.Generation,
 			&i.Status,
+			&i.ClusterRole,
 			&i.RequestedSlots,
 			&i.Architecture,
 			&i.Image,

@@ -974,6 +974,13 @@ type SessionNetwork struct {
 	MadeAt    time.Time
 }
 
+type SessionRole struct {
+	SessionID       string
+	Role            string
+	Environ         dbtype.Strings
+	BootstrapScript *string
+}
+
 type SessionSecret struct {
 	SessionID string
 	Sealed    []byte

@@ -157,60 +157,63 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        coalesce(nullif(k.image_digest, ''), CASE WHEN k.image_id IS NULL AND k.image = s.image THEN nullif(s.image_digest, '') END, i.digest, '')::text
        AS image_digest, k.shmem_bytes, (CASE WHEN s.cluster_size > 1 THEN roles_of_session(s.id) ELSE 'main:1' END)::text AS replicas, i.labels AS image_labels, i.registry_type AS image_registry_type,
        kp.dotfiles AS keypair_dotfiles, ssh_keys_of(s.access_key)::text[] AS ssh_keys, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
-       mounts_of_session(s.id)::jsonb AS mounts
+       mounts_of_session(s.id)::jsonb AS mounts, o.bootstrap_script AS role_bootstrap_script, o.environ AS role_environ
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
 LEFT JOIN images i ON i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END
+LEFT JOIN session_roles o ON o.session_id = k.session_id AND o.role = k.cluster_role
 WHERE k.id = ANY($1::uuid[])
 `
 
 type KernelSpecsRow struct {
-	ID                 string
-	SessionID          string
-	Generation         int64
-	Desired            string
-	ForceStop          bool
-	StopReason         string
-	Status             cluster.Status
-	RequestedSlots     cluster.Slots
-	Allocation         json.RawMessage
-	ClusterRole        string
-	ClusterIdx         int32
-	LocalRank          int32
-	ClusterHostname    string
-	Image              string
-	Architecture       string
-	PreopenPorts       []int32
-	SessionName        string
-	SessionType        cluster.SessionType
-	ClusterSize        int32
-	ClusterMode        string
-	Environ            dbtype.Strings
-	ResourceOpts       dbtype.Strings
-	StartupCommand     *string
-	BootstrapScript    *string
-	BatchTimeoutMs     *int64
-	AccessKey          string
-	DomainName         string
-	ProjectID          string
-	ResourceGroup      string
-	UserID             string
-	UserEmail          string
-	UserName           string
-	ContainerUid       *int32
-	ContainerMainGid   *int32
-	ContainerGids      []int32
-	SudoSessionEnabled bool
-	ImageDigest        string
-	ShmemBytes         *int64
-	Replicas           string
-	ImageLabels        dbtype.Strings
-	ImageRegistryType  *string
-	KeypairDotfiles    json.RawMessage
-	SshKeys            []string
-	DomainDotfiles     json.RawMessage
-	ProjectDotfiles    json.RawMessage
-	Mounts             json.RawMessage
+	ID                  string
+	SessionID           string
+	Generation          int64
+	Desired             string
+	ForceStop           bool
+	StopReason          string
+	Status              cluster.Status
+	RequestedSlots      cluster.Slots
+	Allocation          json.RawMessage
+	ClusterRole         string
+	ClusterIdx          int32
+	LocalRank           int32
+	ClusterHostname     string
+	Image               string
+	Architecture        string
+	PreopenPorts        []int32
+	SessionName         string
+	SessionType         cluster.SessionType
+	ClusterSize         int32
+	ClusterMode         string
+	Environ             dbtype.Strings
+	ResourceOpts        dbtype.Strings
+	StartupCommand      *string
+	BootstrapScript     *string
+	BatchTimeoutMs      *int64
+	AccessKey           string
+	DomainName          string
+	ProjectID           string
+	ResourceGroup       string
+	UserID              string
+	UserEmail           string
+	UserName            string
+	ContainerUid        *int32
+	ContainerMainGid    *int32
+	ContainerGids       []int32
+	SudoSessionEnabled  bool
+	ImageDigest         string
+	ShmemBytes          *int64
+	Replicas            string
+	ImageLabels         dbtype.Strings
+	ImageRegistryType   *string
+	KeypairDotfiles     json.RawMessage
+	SshKeys             []string
+	DomainDotfiles      json.RawMessage
+	ProjectDotfiles     json.RawMessage
+	Mounts              json.RawMessage
+	RoleBootstrapScript *string
+	RoleEnviron         dbtype.Strings
 }
 
 func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsRow, error) {
@@ -269,6 +272,8 @@ func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsR
 			&i.DomainDotfiles,
 			&i.ProjectDotfiles,
 			&i.Mounts,
+			&i.RoleBootstrapScript,
+			&i.RoleEnviron,
 		); err != nil {
 			return nil, err
 		}

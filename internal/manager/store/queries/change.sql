@@ -33,7 +33,7 @@ FROM sessions s WHERE s.id = ANY(@ids::uuid[]) AND s.ended_at IS NULL;
 
 -- name: KernelFacts :many
 -- A kernel's image is local when agents would refuse to pull it.
-SELECT k.id, k.session_id, k.generation, k.status, k.requested_slots, k.architecture, k.image, k.agent_id, k.allocation,
+SELECT k.id, k.session_id, k.generation, k.status, k.cluster_role, k.requested_slots, k.architecture, k.image, k.agent_id, k.allocation,
        coalesce((SELECT i.registry_type = 'local' OR EXISTS (SELECT 1 FROM cluster_settings c WHERE c.key = 'image-auto-pull' AND c.value = '"none"')
                  FROM images i WHERE i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END), false)::boolean
        AS local_image

@@ -125,10 +125,11 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        coalesce(nullif(k.image_digest, ''), CASE WHEN k.image_id IS NULL AND k.image = s.image THEN nullif(s.image_digest, '') END, i.digest, '')::text
        AS image_digest, k.shmem_bytes, (CASE WHEN s.cluster_size > 1 THEN roles_of_session(s.id) ELSE 'main:1' END)::text AS replicas, i.labels AS image_labels, i.registry_type AS image_registry_type,
        kp.dotfiles AS keypair_dotfiles, ssh_keys_of(s.access_key)::text[] AS ssh_keys, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
-       mounts_of_session(s.id)::jsonb AS mounts
+       mounts_of_session(s.id)::jsonb AS mounts, o.bootstrap_script AS role_bootstrap_script, o.environ AS role_environ
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
 LEFT JOIN images i ON i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END
+LEFT JOIN session_roles o ON o.session_id = k.session_id AND o.role = k.cluster_role
 WHERE k.id = ANY(@ids::uuid[]);
 
 -- name: RemovalsOfAgents :many

@@ -77,6 +77,7 @@ WITH asked AS (
         (r.v->>'batch_timeout_ms')::bigint AS batch_timeout_ms, (r.v->>'starts_at')::timestamptz AS starts_at,
         (r.v->>'preemptible')::boolean AS preemptible,
         (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, coalesce((r.v->>'retries')::smallint, 0) AS retries, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on,
+        r.v->'roles' AS roles,
         (r.v->>'lease_seconds')::integer AS lease_seconds
     FROM jsonb_array_elements(@sessions::jsonb) WITH ORDINALITY AS r(v, n)
 ), s AS (
@@ -100,6 +101,10 @@ WITH asked AS (
         ARRAY(SELECT p::integer FROM jsonb_array_elements_text(u.v->'preopen_ports') AS p),
         (u.v->>'image_id')::uuid, coalesce(u.v->>'image_digest', ''), (u.v->>'shmem_bytes')::bigint
     FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements(a.kernels) WITH ORDINALITY AS u(v, n)
+), o AS (
+    INSERT INTO session_roles (session_id, role, environ, bootstrap_script)
+    SELECT s.id, p.v->>'role', p.v->'environ', p.v->>'bootstrap_script'
+    FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements(a.roles) AS p(v)
 ), m AS (
     INSERT INTO session_mounts (session_id, n, folder_id, name, host, quota_scope, usage_mode, permission, subpath, target, volume_path, owner_uid, owner_gid)
     SELECT s.id, f.n, (f.m->>'folder')::uuid, f.m->>'name', f.m->>'host', f.m->>'scope', f.m->>'usage_mode', f.m->>'permission', f.m->>'subpath',
@@ -155,7 +160,7 @@ WHERE s.id = ANY(@ids::uuid[]);
 -- name: KernelViews :many
 SELECT k.id, k.session_id, k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.registry, k.agent_id,
        a.addr AS agent_addr, k.generation, k.status, k.status_info, k.status_data, k.status_changed, k.deadline, k.requested_slots, k.container_id,
-       k.exit_code, k.signal, k.oom_killed, k.service_ports, k.preopen_ports, k.created_at, k.scheduled_at, k.started_at, k.ended_at, k.last_stat
+       k.exit_code, k.signal, k.oom_killed, k.service_ports, k.preopen_ports, k.created_at, k.scheduled_at, k.started_at, k.ended_at, k.last_stat, k.shmem_bytes
 FROM kernels k LEFT JOIN agents a ON a.id = k.agent_id
 WHERE k.session_id = ANY(@sessions::uuid[]) OR k.id = ANY(@kernels::uuid[])
 ORDER BY k.session_id, k.local_rank;
