@@ -117,7 +117,7 @@ type CreateSession struct {
 // SessionRole is some containers of a session that have a label and may have an image and amounts of their own. What is not said is as
 // for the session.
 type SessionRole struct {
-	// Name has 1 to 32 of a-z, 0-9 and -, and begins with a letter; main and sub are taken.
+	// Name has 1 to 32 of a-z, 0-9 and -, and begins with a letter; main is taken, and sub where ClusterSize is not 1.
 	Name         string            `json:"name"`
 	Count        int               `json:"count"`
 	Image        string            `json:"image,omitempty"`

@@ -27,7 +27,8 @@ func TestRolesOfTheCommandLine(t *testing.T) {
 		BootstrapScript: new("dask worker")}, role)
 	_, err = parseRole("worker=1,bootstrap=" + script + ".missing")
 	require.ErrorContains(t, err, "role worker")
-	for _, text := range []string{"worker=1,env=A", "worker=1,env==b", "worker=1,env=", "", "worker", "worker=", "=3", "worker=many", "worker=1,cpu", "worker=1,=2", "worker=1,",
+	for _, text := range []string{"worker=1,env=A", "worker=1,env==b", "worker=1,env=", "",
+		"worker", "worker=", "=3", "worker=many", "worker=1,cpu", "worker=1,=2", "worker=1,",
 		"image=x,worker=1"} {
 		_, err := parseRole(text)
 		require.Error(t, err, text)

@@ -161,8 +161,8 @@ func (p *sessionPlan) request() PlanRequest {
 	slices.Sort(r.Volumes)
 	r.Volumes = slices.Compact(r.Volumes)
 	for _, k := range i.Kernels {
-		r.Kernels = append(r.Kernels, PlanKernel{Role: k.Role, Slots: k.RequestedSlots, Architecture: k.Architecture, Image: cmp.Or(k.Image, i.Image),
-			Isolation: cluster.Isolation(i.ResourceOpts["isolation"])})
+		r.Kernels = append(r.Kernels, PlanKernel{Role: k.Role, Slots: k.RequestedSlots, Architecture: k.Architecture,
+			Image: cmp.Or(k.Image, i.Image), Isolation: cluster.Isolation(i.ResourceOpts["isolation"])})
 	}
 	return r
 }

@@ -2318,13 +2318,17 @@ export interface SessionMove {
 
 /** SessionRole is some containers of a session that have a label and may have an image and amounts of their own. What is not said is as for the session. */
 export interface SessionRole {
-  /** Name has 1 to 32 of a-z, 0-9 and -, and begins with a letter; main and sub are taken. */
+  /** Name has 1 to 32 of a-z, 0-9 and -, and begins with a letter; main is taken, and sub where ClusterSize is not 1. */
   name: string
   count: number
   image?: string
   architecture?: string
   resources?: Record<string, string>
   resource_opts?: Record<string, string>
+  /** Environ comes over the session's, variable by variable. */
+  environ?: Record<string, string>
+  /** BootstrapScript is run in the place of the session's; nil is the session's, an empty one none. */
+  bootstrap_script?: string | null
 }
 
 /** SessionStats are the status and the measurements of a session that was ended, by name. */

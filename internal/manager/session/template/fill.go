@@ -98,8 +98,8 @@ func (g *Git) script() string {
 // quote makes one word of a shell.
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// Fill gives a request for a session of several kernels what the cluster says, with the session templates that it names, by id. A node of the
-// role sub with the template of the main kernel is further kernels without a role; each other node is a role. What the request says itself
+// Fill gives a request for a session of several kernels what the cluster says, with the session templates that it names, by id. A node of
+// the role sub with the template of the main kernel is further kernels without a role; each other node is a role. What the request says itself
 // comes over the template of the main kernel; roles that it names stand in the place of the template's.
 func (d *ClusterDocument) Fill(r request.Session, templates map[string]*SessionDocument) (request.Session, error) {
 	orElse(&r.Name, d.Metadata.Name)
@@ -160,7 +160,8 @@ func (d *SessionDocument) role(n ClusterNode, shared map[string]string, scriptOf
 // suits refuses a template of a role that says what a session has once for all its kernels, unless the session has just that.
 func (d *SessionDocument) suits(role string, main *SessionDocument, r request.Session, named bool) error {
 	refuse := func(what, next string) error {
-		return fault.Invalidf("the session template of role %s names %s, which its kernels cannot have for themselves", role, what).WithNext(next)
+		return fault.Invalidf("the session template of role %s names %s, which its kernels cannot have for themselves", role, what).
+			WithNext("%s", next)
 	}
 	s := d.Spec
 	if s.Kernel.Run != nil && s.Kernel.Run.StartupCommand != "" {
@@ -177,7 +178,7 @@ func (d *SessionDocument) suits(role string, main *SessionDocument, r request.Se
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Mounts)) {
 		if !slices.Contains(r.Mounts, name) || r.MountMap[name] != s.Mounts[name] {
-			return refuse("folder "+name, "name the folder, with the same path, in spec.mounts of the cluster template: all kernels mount the same")
+			return refuse("folder "+name, "name it with the same path in spec.mounts of the cluster template: all kernels mount the same")
 		}
 	}
 	return nil
