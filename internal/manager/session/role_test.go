@@ -195,6 +195,7 @@ func TestRolesBringVariablesAndScripts(t *testing.T) {
 		"sub5":  {"plain", "1", "", "logger", "echo session"},
 	}, got)
 	var rows int
-	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM session_roles WHERE session_id = $1`, string(c.ID)).Scan(&rows))
+	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM session_roles WHERE session_id = $1`,
+		string(c.ID)).Scan(&rows))
 	require.Equal(t, 3, rows, "a role is stored once, one that says nothing not at all")
 }

@@ -99,8 +99,8 @@ func (g *Git) script() string {
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // Fill gives a request for a session of several kernels what the cluster says, with the session templates that it names, by id. A node of
-// the role sub with the template of the main kernel is further kernels without a role; each other node is a role. What the request says itself
-// comes over the template of the main kernel; roles that it names stand in the place of the template's.
+// the role sub with the template of the main kernel is further kernels without a role; each other node is a role. What the request says
+// itself comes over the template of the main kernel; roles that it names stand in the place of the template's.
 func (d *ClusterDocument) Fill(r request.Session, templates map[string]*SessionDocument) (request.Session, error) {
 	orElse(&r.Name, d.Metadata.Name)
 	orElse(&r.ClusterMode, d.Mode)
