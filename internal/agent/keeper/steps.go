@@ -275,7 +275,7 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
 			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1, Address: place.Address,
 			HostNetwork: v.desired.Spec.HostNetwork},
-		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group, place: place,
+		desired: v.desired, record: n.record, image: n.image, passwd: base.passwd, group: base.group, place: place,
 		user: user, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {

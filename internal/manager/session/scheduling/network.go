@@ -155,7 +155,7 @@ func (m *memory) explain(id cluster.SessionID) (scheduler.Explanation, bool) {
 		h.Reason, h.Text, h.Rejected, h.Shortfall = WaitsForNetwork, why, nil, nil
 		h.Remedies = []string{"end sessions of several kernels, or have an administrator widen manager.session_networks.pool"}
 		if m.sessions[id].host {
-			h.Remedies = []string{"destroy it, or have an administrator allow it: berth scheduler network GROUP --host allow"}
+			h.Remedies = []string{"destroy it, or have an administrator set use_host_network of its resource group"}
 		}
 	}
 	return h, ok
