@@ -60,7 +60,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.StringVar(&f.preset, "preset", "", "named amounts, see berth preset list (default: what the image recommends, else preset default)")
 	s.StringArrayVar(&f.options, "resource-opt", nil, "resource option, such as shmem=128m (repeatable)")
 	s.StringVar(&f.network, "network", "",
-		"\"host\" for the network of the agents' hosts, where the resource group allows it (default: a network of its own)")
+		"host: the network of agents' hosts, where the resource group allows it (default: one of its own)")
 	s.StringArrayVarP(&f.environ, "env", "e", nil, "environment variable K=V, or K to pass the own value on (repeatable)")
 	s.StringArrayVarP(&f.mounts, "mount", "v", nil, "folder to mount, such as data, data:/home/work/data or data/sub:/mnt:ro (repeatable)")
 	s.StringVar(&f.tag, "tag", "", "free text shown with the session")
