@@ -20,7 +20,8 @@ func ParseNetworkMode(text string) (host bool, err error) {
 	case NetworkHost:
 		return true, nil
 	}
-	return false, fault.Invalidf("%.40q is no network of a session", text).WithNext("use %q, or leave it out for a network of its own", NetworkHost)
+	return false, fault.Invalidf("%.40q is no network of a session", text).
+		WithNext("use %q, or leave it out for a network of its own", NetworkHost)
 }
 
 // HostPeer is a kernel of a session whose kernels run in the network of their hosts.

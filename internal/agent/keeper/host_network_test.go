@@ -97,7 +97,8 @@ func TestHostsThatRefuse(t *testing.T) {
 	r := newRig(t)
 	r.network = &wires{}
 	r.start()
-	r.want(true, desired(1, onHost, func(d *cluster.DesiredKernel) { d.Egress = cluster.Egress{Mode: cluster.EgressNone} }), desired(2, onHost))
+	closed := func(d *cluster.DesiredKernel) { d.Egress = cluster.Egress{Mode: cluster.EgressNone} }
+	r.want(true, desired(1, onHost, closed), desired(2, onHost))
 	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
 	require.Contains(t, o.Detail, "cannot be kept in the network of a host")
 	require.False(t, o.RetryElsewhere)
