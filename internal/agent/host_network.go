@@ -41,7 +41,8 @@ func overlap(r cluster.PortRange, passing string) string {
 		return ""
 	}
 	return fmt.Sprintf("agent.host_ports (%s) overlaps the ports %d-%d, which this host's kernel gives to connections of any program: "+
-		"sessions in the host's network may find theirs taken; choose others, or reserve them with net.ipv4.ip_local_reserved_ports", r, first, last)
+		"sessions in the host's network may find theirs taken; choose others, "+
+		"or reserve them with net.ipv4.ip_local_reserved_ports", r, first, last)
 }
 
 // warnOfPorts logs that leased ports may be taken by others.
