@@ -160,12 +160,13 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		Agent:   cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
 		Host: &local.Host{Groups: groups, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
 		Log:  d.Log, Clock: d.Clock, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"),
-		UID: c.UID, GID: c.GID, Users: users, OnPull: a.facts.look, Times: d.Times,
+		UID: c.UID, GID: c.GID, Users: users, HostPorts: c.hostPorts(), PortFree: portFree, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
 	})
 	if err != nil {
 		return nil, err
 	}
+	a.warnOfPorts()
 	a.facts.imports = d.Images
 	a.facts.users = func() []string {
 		if without != "" {

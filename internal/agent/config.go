@@ -80,6 +80,9 @@ type Config struct {
 	// chooses a free one and "off" opens none. DataAdvertise is the host or host:port that they are told, if it is another.
 	DataListen    string
 	DataAdvertise string
+	// HostPorts are the TCP ports, FIRST-LAST, that are leased to sessions in the network of this host; "" runs none there. Two agents of
+	// one host need different ones.
+	HostPorts string
 	// Network is the network of sessions and the fence around it.
 	Network network.Config
 }
@@ -180,7 +183,7 @@ func DefaultConfig() Config {
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001, ROCm: ROCmAuto,
 		Users:          UsersConfig{First: 2_000_000, Count: 65_536},
 		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
-		DataListen: ":0", Network: network.DefaultConfig(), CUDA: cuda.DefaultConfig(),
+		DataListen: ":0", HostPorts: "30000-31999", Network: network.DefaultConfig(), CUDA: cuda.DefaultConfig(),
 		Disk: DiskConfig{Scratch: 10 << 30, Method: DiskAuto, Ahead: 4, Layer: 10 << 30, LowPercent: 10, LowBytes: 6 << 30, FullPercent: 5,
 			FullBytes: 3 << 30, Interval: time.Second},
 	}
@@ -258,6 +261,9 @@ func (c Config) Validate() error {
 			return fault.Invalidf("the path %q of volume %s is not absolute", path, host).
 				WithNext("set agent.volumes.%q to where the volume is mounted on this node", host)
 		}
+	}
+	if err := c.validateHostPorts(); err != nil {
+		return err
 	}
 	if err := c.Network.Validate(); err != nil {
 		return err

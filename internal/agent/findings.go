@@ -26,7 +26,7 @@ import (
 // Finding is something on this host that belongs to the agent and has no owner, or an
 // owner that should have let go of it.
 type Finding struct {
-	// Kind is container, mount, scratch, deletion, log, ledger, engine, disk, disk-bounds, user-numbers or network.
+	// Kind is container, mount, scratch, deletion, log, ledger, engine, disk, disk-bounds, user-numbers, host-ports or network.
 	Kind string `json:"kind"`
 	// Object names it; Kernel is empty when it belongs to none.
 	Object string           `json:"object"`
@@ -138,6 +138,9 @@ func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledge
 					Next: "start the agent; it removes it"})
 			}
 		}
+	}
+	if rt != nil {
+		out = append(out, leaseFindings(records, containers, time.Now())...)
 	}
 	if root != nil {
 		ids, strangers, err := root.List()

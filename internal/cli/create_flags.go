@@ -39,6 +39,7 @@ type createFlags struct {
 	depends   []string
 	size      int
 	mode      string
+	network   string
 	roles     []string
 	agents    []string
 	mounts    []string
@@ -58,6 +59,8 @@ func (f *createFlags) add(cmd *cobra.Command) {
 		"amount of a slot, such as cpu=1, mem=512m, gpu=0.5 (repeatable; default: of the preset)")
 	s.StringVar(&f.preset, "preset", "", "named amounts, see berth preset list (default: what the image recommends, else preset default)")
 	s.StringArrayVar(&f.options, "resource-opt", nil, "resource option, such as shmem=128m (repeatable)")
+	s.StringVar(&f.network, "network", "",
+		"host: the network of agents' hosts, where the resource group allows it (default: one of its own)")
 	s.StringArrayVarP(&f.environ, "env", "e", nil, "environment variable K=V, or K to pass the own value on (repeatable)")
 	s.StringArrayVarP(&f.mounts, "mount", "v", nil, "folder to mount, such as data, data:/home/work/data or data/sub:/mnt:ro (repeatable)")
 	s.StringVar(&f.tag, "tag", "", "free text shown with the session")
@@ -121,6 +124,12 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 	}
 	if s.Config.ResourceOpts, err = pairs("--resource-opt", f.options, nil); err != nil {
 		return s, err
+	}
+	if f.network != "" {
+		if s.Config.ResourceOpts == nil {
+			s.Config.ResourceOpts = map[string]string{}
+		}
+		s.Config.ResourceOpts["network"] = f.network
 	}
 	if s.Config.Environ, err = pairs("--env", f.environ, a.Getenv); err != nil {
 		return s, err

@@ -132,6 +132,8 @@ type KernelObservation struct {
 	ContainerID                         string
 	Allocation                          string // JSON of alloc.Allocation
 	LogTail                             string
+	// HostEndpoint is where the other kernels of its session reach its SSH server (ADDRESS:PORT), in the network of its host; "" elsewhere.
+	HostEndpoint string
 	// Batch: ExitCode is the result of the batch job; TimedOut: the job ran out of its time.
 	Batch, TimedOut bool
 }
@@ -160,6 +162,8 @@ type DesiredKernel struct {
 	// Network is what the kernels of its session have in common; nil where it is the only one. Who its members are and where they run may
 	// change, addresses do not.
 	Network *SessionNetwork
+	// HostPeers are all kernels of its session where these run in the network of their hosts. They may change while the kernel runs.
+	HostPeers []HostPeer
 	// AllRun says of one of several kernels that all of its session run. It may change while the kernel runs.
 	AllRun bool
 	Spec   *KernelSpec
@@ -213,6 +217,8 @@ type KernelSpec struct {
 	Mounts          []FolderMount
 	// PeerSecret is known to the kernels of the session alone; "" where there is one. It is never logged.
 	PeerSecret string
+	// HostNetwork: the kernel runs in the network of its agent's host, with ports that the agent leases to it.
+	HostNetwork bool
 }
 
 // RunsJob reports whether the kernel runs the command of a batch session: its main kernel does. The others are there for it, and end

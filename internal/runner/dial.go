@@ -37,7 +37,7 @@ func (r *Runner) serveDial(w http.ResponseWriter, q *http.Request) {
 	if err == nil {
 		if a, ok := r.own.on(port); ok {
 			target, err = r.own.connect(a)
-		} else {
+		} else if err = r.apps.Serves(port); err == nil {
 			target, err = dialLoopback(q.Context(), port)
 		}
 	}

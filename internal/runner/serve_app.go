@@ -30,6 +30,7 @@ func (r *Runner) newApps(own []Intrinsic) (*app.Set, error) {
 	c := app.Config{
 		Apps: r.cfg.Apps, DefinitionDir: app.DefinitionDir, LogDir: dir, NetDir: "/proc/self/net", Dir: r.cfg.WorkDir, Home: r.cfg.User.Home,
 		Env: r.env, User: r.user, UID: uid, RuntimePath: r.tool, Table: r.table, Log: r.log,
+		Only: r.cfg.HostPorts,
 	}
 	if given := r.cfg.Runtime.Path; given != "" && given != "/bin/true" {
 		c.RuntimePath = given

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,6 +68,8 @@ type Network interface {
 	SetNetwork(kernel cluster.KernelID, n *cluster.SessionNetwork)
 	// Release takes back what a kernel had whose container is gone.
 	Release(kernel cluster.KernelID)
+	// HostAddress is where this host is reached by kernels of other hosts; not valid when it is not known.
+	HostAddress() netip.Addr
 }
 
 // Options are what a keeper needs; all fields without "optional" are required.
@@ -88,6 +91,10 @@ type Options struct {
 	// UID and GID are the session's user when the manager names none; UID is for kernels without a number of their own.
 	UID, GID int
 	Users    Users
+	// HostPorts are leased to kernels in the network of this host; none means that no such kernel runs here. PortFree reports that nothing
+	// listens on a port of the host; nil takes all for free.
+	HostPorts cluster.PortRange
+	PortFree  func(port int) bool
 	// OnPull is called after an image was pulled; optional.
 	OnPull func()
 	// Limits of waiting; zero values mean the defaults below.
@@ -147,6 +154,7 @@ type Keeper struct {
 	orphans, strays map[cluster.KernelID]int
 	// lastUser is the user number that was given out last; toldShared are the reasons of having none that were logged.
 	lastUser   int
+	lastPort   int // of those that were leased
 	toldShared map[string]bool
 	report     report
 	reap       chan struct{}
@@ -302,11 +310,11 @@ func (k *Keeper) list(ctx context.Context) error {
 		n := k.kernels[id]
 		if n == nil {
 			n = k.add(id)
-			n.container, n.uid = &o, k.numberOf(id)
+			n.container, n.uid, n.ports = &o, k.numberOf(id), k.leasedBy(id)
 			continue
 		}
 		if n.record == nil && n.uid == 0 {
-			n.uid = k.numberOf(id)
+			n.uid, n.ports = k.numberOf(id), k.leasedBy(id)
 		}
 		if !k.listed {
 			n.container = &o

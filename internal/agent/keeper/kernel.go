@@ -30,7 +30,8 @@ type kernel struct {
 	container *runtime.Observed
 	missing   int
 	scratch   bool
-	uid       int // the user number that no other kernel may get
+	uid       int   // the user number that no other kernel may get
+	ports     []int // of the host, chosen and not recorded yet
 	acked     bool
 	oom       bool
 	stale     bool // the container must be looked at again
@@ -101,7 +102,7 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 	same := old != nil && old.Generation == d.Generation && old.Stop == d.Stop && old.Force == d.Force
 	if same {
 		if !slices.Equal(old.Withheld, d.Withheld) || !slices.Equal(old.AuthorizedKeys, d.AuthorizedKeys) ||
-			old.AllRun != d.AllRun || !old.Network.Equal(d.Network) {
+			old.AllRun != d.AllRun || !old.Network.Equal(d.Network) || !slices.Equal(old.HostPeers, d.HostPeers) {
 			n.poke(false)
 		}
 		return
@@ -296,6 +297,9 @@ func (n *kernel) failed(ctx context.Context, v view, err error) {
 			reason, late = cluster.ReasonFailedToPull, cluster.ReasonPullTimeout
 		case StepAwait:
 			reason, late, limit = cluster.ReasonFailedToStart, cluster.ReasonStartTimeout, k.times.Start
+		}
+		if fault.ReasonOf(err) == ReasonHostPorts {
+			reason, late = cluster.ReasonBusy, cluster.ReasonBusy
 		}
 		if fault.ReasonOf(err) == string(cluster.ReasonBusy) {
 			reason, late, limit = cluster.ReasonBusy, cluster.ReasonBusy, k.times.Busy

@@ -154,3 +154,5 @@ func TestPeersKnowEachOther(t *testing.T) {
 	require.Len(t, other, 1)
 	require.Regexp(t, `^main1:10\.222\.0\.\d$`, other[0])
 }
+
+func (w *wires) HostAddress() netip.Addr { return netip.MustParseAddr("192.0.2.7") }

@@ -25,7 +25,13 @@ func peersOf(d *cluster.DesiredKernel, c *runtime.Observed) (run.PeersRequest, b
 		return run.PeersRequest{}, false
 	}
 	req := run.PeersRequest{Peers: []run.Peer{}, Running: d.AllRun}
-	if d.Network != nil && c != nil && c.Identity.Address != "" {
+	if c != nil && c.Identity.HostNetwork {
+		for _, h := range d.HostPeers {
+			if h.Endpoint.IsValid() {
+				req.Peers = append(req.Peers, run.Peer{Name: h.Name, Address: h.Endpoint.Addr().String(), Port: int(h.Endpoint.Port())})
+			}
+		}
+	} else if d.Network != nil && c != nil && c.Identity.Address != "" {
 		for _, m := range d.Network.Members {
 			req.Peers = append(req.Peers, run.Peer{Name: m.Name, Address: m.Address.String()})
 		}
@@ -36,7 +42,11 @@ func peersOf(d *cluster.DesiredKernel, c *runtime.Observed) (run.PeersRequest, b
 func sumOfPeers(req run.PeersRequest) string {
 	var b strings.Builder
 	for _, p := range req.Peers {
-		b.WriteString(p.Name + " " + p.Address + "\n")
+		b.WriteString(p.Name + " " + p.Address)
+		if p.Port != 0 {
+			fmt.Fprintf(&b, " %d", p.Port)
+		}
+		b.WriteString("\n")
 	}
 	sum := sha256.Sum256([]byte(b.String()))
 	return fmt.Sprintf("%t %s", req.Running, hex.EncodeToString(sum[:8]))

@@ -131,6 +131,7 @@ func (n *kernel) publish(phase cluster.Phase) {
 	o := cluster.KernelObservation{
 		Kernel: n.id, Session: r.Session, Generation: r.Generation, Phase: phase, Batch: r.Batch,
 		StartedAt: r.StartedAt, Allocation: r.Allocation, Detail: n.waits,
+		HostEndpoint: r.HostEndpoint,
 	}
 	if o.Detail == "" && phase == cluster.PhaseRunning {
 		o.Detail = n.note

@@ -66,6 +66,9 @@ type rig struct {
 	wrap    func(runtime.Runtime) runtime.Runtime
 	host    *hostfake.Host
 	users   keeper.Users
+	ports   cluster.PortRange
+	// portFree is nil where nothing but kernels listens.
+	portFree func(int) bool
 
 	ledger *ledger.Ledger
 	full   atomic.Bool // the ledger cannot be written
@@ -114,7 +117,7 @@ func (r *rig) start() {
 	r.keeper, err = keeper.New(keeper.Options{
 		Agent: agent, Scope: scope, Runtime: rt, Ledger: disk{r.ledger, &r.full}, Host: r.host, Devices: devices,
 		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(), LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001,
-		Users: r.users,
+		Users: r.users, HostPorts: r.ports, PortFree: r.portFree,
 		Times: r.times, Before: r.before, Network: r.network,
 	})
 	require.NoError(r.t, err)

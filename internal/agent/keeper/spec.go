@@ -39,6 +39,7 @@ type buildInput struct {
 	grant    device.Grant
 	folders  []runtime.Mount
 	place    network.Place
+	ports    assigned
 	logLevel string
 }
 
@@ -56,6 +57,7 @@ func newBuild(in buildInput) (build, error) {
 		return build{}, err
 	}
 	groups := groupsOf(s, in.grant.Groups)
+	in.ports = assignPorts(s, in.record.HostPorts)
 	env := environ(in, s, uid, gid, cores, groups)
 	shell := "/bin/sh"
 	for _, line := range strings.Split(string(in.passwd), "\n") {
@@ -70,8 +72,9 @@ func newBuild(in buildInput) (build, error) {
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: groups, Name: host.UserName, Home: host.Home, Shell: shell},
 		WorkDir:     host.Home, Env: env, Cores: cores, Memory: in.grant.Memory, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
-		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
+		Apps: in.ports.apps, HostPorts: in.record.HostPorts, AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
 	}
+	conf.AwaitNetwork = conf.AwaitNetwork && !s.HostNetwork
 	conf.Prestart = prewarm(s, in.image.Labels, in.grant.Memory)
 	switch {
 	case s.RunsJob():
@@ -80,7 +83,7 @@ func newBuild(in buildInput) (build, error) {
 		conf.SessionType = string(cluster.Interactive) // it waits for what the main kernel asks of it
 	}
 	if s.PeerSecret != "" {
-		conf.Peers = &run.PeersConfig{Name: s.Hostname, Secret: s.PeerSecret}
+		conf.Peers = &run.PeersConfig{Name: s.Hostname, Secret: s.PeerSecret, Port: in.ports.ssh}
 	}
 	if err := conf.WithDefaults().Validate(); err != nil {
 		return build{}, fault.Invalidf("the session's specification cannot be run").WithCause(err)
@@ -278,6 +281,7 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int, groups [
 			set(name, strconv.Itoa(cores))
 		}
 	}
+	in.ports.environ(env)
 	maps.Copy(env, in.grant.Env)
 	return env
 }

@@ -82,7 +82,7 @@ func (n *kernel) adopt(v view) error {
 		Running: c.Phase == runtime.PhaseRunning, StartedAt: c.StartedAt,
 	}
 	if conf, err := n.k.o.Host.Runner(n.id); err == nil {
-		r.Token, r.Batch = conf.Token, conf.Batch != nil
+		r.Token, r.Batch, r.HostPorts = conf.Token, conf.Batch != nil, conf.HostPorts
 	}
 	n.k.mu.Lock()
 	r.UID = n.uid
@@ -159,6 +159,7 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	}
 	r.UID, r.Shared = n.userNumber(d.Spec)
 	r.Keys = sumOfKeys(keysOf(d.Spec))
+	r.HostPorts, r.HostEndpoint = n.keptPorts(d.Spec)
 	if err := k.o.Ledger.Put(r); err != nil {
 		return err
 	}
@@ -174,6 +175,9 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 // mount attaches the folders and goes on to the image. Attaching may wait for a volume; it holds no place among the kernels
 // being created, so that others are created meanwhile.
 func (n *kernel) mount(ctx context.Context, v view) error {
+	if err := n.leasePorts(v.desired); err != nil {
+		return err
+	}
 	if len(v.desired.Spec.Mounts) > 0 {
 		n.giveSeat()
 	}
@@ -257,7 +261,11 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 		return err
 	}
 	var place network.Place
-	if k.o.Network != nil {
+	if v.desired.Spec.HostNetwork {
+		if place, err = n.hostPlace(v.desired); err != nil {
+			return err
+		}
+	} else if k.o.Network != nil {
 		if place, err = k.o.Network.Join(n.id, v.desired.Egress); err != nil {
 			return err
 		}
@@ -265,8 +273,9 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	user := n.owner(v.desired.Spec)
 	b, err := newBuild(buildInput{
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
-			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1, Address: place.Address},
-		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group, place: place,
+			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1, Address: place.Address,
+			HostNetwork: v.desired.Spec.HostNetwork},
+		desired: v.desired, record: n.record, image: n.image, passwd: base.passwd, group: base.group, place: place,
 		user: user, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {
@@ -458,7 +467,7 @@ func (n *kernel) connect() error {
 	k.mu.Lock()
 	c := n.container
 	k.mu.Unlock()
-	if k.o.Network == nil || c == nil || c.Phase != runtime.PhaseRunning {
+	if k.o.Network == nil || c == nil || c.Phase != runtime.PhaseRunning || c.Identity.HostNetwork {
 		return nil
 	}
 	return k.o.Network.Connect(n.id, c.Pid)
@@ -726,6 +735,7 @@ func (n *kernel) release(ctx context.Context, v view) error {
 	if k.o.Network != nil {
 		k.o.Network.Release(n.id) // what was chosen for a container that was never made
 	}
+	n.givePorts()
 	k.wakeReaper()
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -67,6 +67,10 @@ type Record struct {
 	Keys string `json:"keys,omitempty"`
 	// Peers is the sum of what the runner was told of its session's other kernels.
 	Peers string `json:"peers,omitempty"`
+	// HostPorts are leased to it in the network of the host, until its container is gone; the first is that of its SSH server where it has
+	// one for the other kernels of its session, who reach that at HostEndpoint.
+	HostPorts    []int  `json:"host_ports,omitempty"`
+	HostEndpoint string `json:"host_endpoint,omitempty"`
 	// Stopping is set before a container is told to end.
 	Stopping *Stop `json:"stopping,omitempty"`
 	// Final is how it ended, written once, before anything of it is removed. Its log is in a file.
@@ -91,7 +95,7 @@ func (r *Record) Clone() *Record {
 		return nil
 	}
 	c := *r
-	c.Rows, c.Withheld = slices.Clone(r.Rows), maps.Clone(r.Withheld)
+	c.Rows, c.Withheld, c.HostPorts = slices.Clone(r.Rows), maps.Clone(r.Withheld), slices.Clone(r.HostPorts)
 	if r.Stopping != nil {
 		s := *r.Stopping
 		c.Stopping = &s

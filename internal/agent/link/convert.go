@@ -41,6 +41,9 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 	if d.Network, err = networkOf(p.GetNetwork()); err != nil {
 		return d, fmt.Errorf("kernel %s: %w", id, err)
 	}
+	if d.HostPeers, err = hostPeersOf(p.GetHostPeers()); err != nil {
+		return d, fmt.Errorf("kernel %s: %w", id, err)
+	}
 	d.AllRun = p.GetAllRun() && !d.Stop
 	s := p.GetSpec()
 	if s == nil {
@@ -65,6 +68,7 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 		BatchTimeout:    time.Duration(s.GetBatchTimeoutMs()) * time.Millisecond,
 		BootstrapScript: s.GetBootstrapScript(), ServicePorts: s.GetServicePorts(), ClusterRole: s.GetClusterRole(),
 		ClusterIdx: int(s.GetClusterIdx()), LocalRank: int(s.GetLocalRank()), PeerSecret: s.GetPeerSecret(),
+		HostNetwork: s.GetHostNetwork(),
 	}
 	for _, g := range s.GetExtraGids() {
 		spec.ExtraGIDs = append(spec.ExtraGIDs, int(g))
@@ -92,6 +96,7 @@ func observedOf(o cluster.KernelObservation, logTail string) *node.ObservedKerne
 		Reason: string(o.Reason), Detail: text(o.Detail), Signal: int32(o.Signal), OomKilled: o.OOMKilled, Failed: o.Failed,
 		RetryElsewhere: o.RetryElsewhere, AgentsFault: o.AgentsFault, StartedUnixMs: unixMS(o.StartedAt), EndedUnixMs: unixMS(o.EndedAt),
 		ContainerId: o.ContainerID, Allocation: o.Allocation, LogTail: text(logTail), Batch: o.Batch, TimedOut: o.TimedOut,
+		HostEndpoint: o.HostEndpoint,
 	}
 	if o.ExitCode != nil {
 		code := int32(*o.ExitCode)

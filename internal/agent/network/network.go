@@ -268,7 +268,7 @@ func (n *Network) learn(ctx context.Context) error {
 	defer n.mu.Unlock()
 	for _, o := range list {
 		id := o.Identity.Kernel
-		if n.members[id] != nil {
+		if n.members[id] != nil || o.Identity.HostNetwork {
 			continue
 		}
 		a, err := netip.ParseAddr(o.Identity.Address)

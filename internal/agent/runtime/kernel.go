@@ -47,6 +47,21 @@ func CheckGroups(kernel cluster.KernelID, groups []int) error {
 	return nil
 }
 
+// CheckNetworks refuses a container that would be in the network of its host and not say so, or in others as well.
+func CheckNetworks(id Identity, list []Network) error {
+	host := false
+	for _, n := range list {
+		host = host || n.Name == NetworkHost
+	}
+	switch {
+	case host != id.HostNetwork:
+		return fault.Invalidf("kernel %s does not name its network by its labels", id.Kernel)
+	case host && len(list) > 1:
+		return fault.Invalidf("kernel %s asks for the network of its host and others, which no container can have", id.Kernel)
+	}
+	return nil
+}
+
 // Steps are the directories on the way to an absolute path, from the top to the path itself: /a and /a/b for /a/b.
 func Steps(p string) []string {
 	p = path.Clean("/" + p)

@@ -37,6 +37,8 @@ type Identity struct {
 	Allocation string
 	// Address is the one that the agent gave to the container, "" when the engine connects it.
 	Address string
+	// HostNetwork: the container is in the network of its host.
+	HostNetwork bool
 	// Schema is the version of the label set, now 1.
 	Schema int
 }
@@ -58,10 +60,11 @@ type DeviceNode struct {
 type Network struct{ Name string }
 
 // NetworkDefault is the engine's own network, which containers join when no other is named. Containers of NetworkNone get no
-// interface from the engine.
+// interface from the engine; those of NetworkHost are in the network of the host, and in no other.
 const (
 	NetworkDefault = "default"
 	NetworkNone    = "none"
+	NetworkHost    = "host"
 )
 
 // Ulimit is a soft and hard limit; the docker runtime clamps both to what the engine itself may use.

@@ -78,6 +78,9 @@ func (n *Reports) desired(ctx context.Context, batch []*want) error {
 		if d.Network, err = networkOf(r); err != nil {
 			return err
 		}
+		if d.HostPeers, err = hostPeersOf(r); err != nil {
+			return err
+		}
 		d.AuthorizedKeys, d.AllRun = cluster.KeyLines(r.SshKeys), r.AllRun
 		if r.Desired == "stop" {
 			d.Stop, d.Force, d.StopReason = true, r.ForceStop, cluster.Reason(r.StopReason)
@@ -161,6 +164,7 @@ func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	if text := string(r.Allocation); text != "{}" && text != "null" {
 		k.Allocation = text
 	}
+	k.HostNetwork = r.ResourceOpts["network"] == cluster.NetworkHost
 	if n, err := strconv.ParseInt(r.ResourceOpts["shmem"], 10, 64); err == nil {
 		k.ShmBytes = n
 	}

@@ -112,7 +112,7 @@ func advance(ctx context.Context, k *store.LockedKernel, o cluster.KernelObserva
 	if to == "" || !cluster.KernelMayMove(k.Status, to) || to == cluster.Terminating && mayYetGoElsewhere(k) {
 		return nil
 	}
-	m := store.KernelMove{To: to, Reason: o.Reason, Detail: o.Detail, ContainerID: o.ContainerID}
+	m := store.KernelMove{To: to, Reason: o.Reason, Detail: o.Detail, ContainerID: o.ContainerID, HostEndpoint: o.HostEndpoint}
 	if to == cluster.Running {
 		m.StartedAt = plausible(o.StartedAt)
 	}

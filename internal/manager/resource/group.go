@@ -162,3 +162,6 @@ func (s *Service) SchedulingPolicies(_ context.Context, a authz.Actor) (orders, 
 	}
 	return scheduler.Orders(), scheduler.Placements(), nil
 }
+
+// HostNetwork reports whether sessions of a group may run in the network of their hosts. No egress policy could be kept there.
+func HostNetwork(g dbgen.ResourceGroup) bool { return g.UseHostNetwork && g.Egress == "open" }

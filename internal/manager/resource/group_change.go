@@ -131,6 +131,11 @@ func (s *Service) setGroup(g *dbgen.ResourceGroup, p GroupProps) error {
 		}
 		g.Egress = e.String()
 	}
+	if g.UseHostNetwork && g.Egress != "open" {
+		return fault.Invalidf("sessions of resource group %s cannot run in the network of their hosts and have the egress policy %s",
+			g.Name, g.Egress).
+			WithNext("choose one: no rule of an agent holds what runs in its host's network")
+	}
 	if err := setPolicy(g, p); err != nil {
 		return err
 	}

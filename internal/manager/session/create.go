@@ -256,6 +256,9 @@ func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorBy
 	if err != nil {
 		return nil, nil, fmt.Errorf("read resource groups: %w", err)
 	}
+	if rows, err = withHostNetwork(rows, r); err != nil {
+		return nil, nil, err
+	}
 	var names []string
 	var other *dbgen.ResourceGroup // one that does not run sessions of this type
 	for i, g := range rows {
@@ -361,6 +364,10 @@ func (s *Service) partsOf(ctx context.Context, q *lookups, r partsRequest) (part
 		if theirs["isolation"] != opts["isolation"] {
 			return nil, nil, nil, fault.Invalidf("role %s asks for another isolation of accelerators than the session", role.Name).
 				WithNext("put isolation into the resource_opts of the session: it is for all its kernels")
+		}
+		if theirs["network"] != opts["network"] {
+			return nil, nil, nil, fault.Invalidf("role %s asks for another network than the session", role.Name).
+				WithNext("put network into the resource_opts of the session: it is for all its kernels")
 		}
 		if theirs["shmem"] != opts["shmem"] {
 			if p.shmem, err = strconv.ParseInt(theirs["shmem"], 10, 64); err != nil {

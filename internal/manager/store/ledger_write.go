@@ -45,6 +45,7 @@ type kernelWrite struct {
 	exitCode, signal    int32
 	oom                 bool
 	container           string
+	endpoint            string
 	log                 *string
 	data                map[string]any
 	agent               cluster.AgentID
@@ -120,6 +121,9 @@ func (w *writes) addKernel(session cluster.SessionID, m KernelMove) error {
 	}
 	if m.ContainerID != "" {
 		k.container = m.ContainerID
+	}
+	if m.HostEndpoint != "" {
+		k.endpoint = m.HostEndpoint
 	}
 	if m.Log != nil {
 		log := Text(*m.Log)
@@ -228,6 +232,7 @@ func (w *writes) params() dbgen.WriteMovesParams {
 		p.KForce, p.KFinal, p.KPlaced, p.KRuns = append(p.KForce, k.force), append(p.KFinal, k.to.Final()), append(p.KPlaced, k.placed),
 			append(p.KRuns, k.runs)
 		p.KStartedUs, p.KExitCodes, p.KSignals = append(p.KStartedUs, k.startedUS), append(p.KExitCodes, k.exitCode), append(p.KSignals, k.signal)
+		p.KEndpoints = append(p.KEndpoints, k.endpoint)
 		p.KOom, p.KContainers, p.KData = append(p.KOom, k.oom), append(p.KContainers, k.container), append(p.KData, data(k.data))
 		p.KAgents, p.KAllocations = append(p.KAgents, string(k.agent)), append(p.KAllocations, k.allocation)
 		log := ""

@@ -23,8 +23,10 @@ type KernelMove struct {
 	Signal      int
 	OOMKilled   bool
 	ContainerID string
-	StartedAt   time.Time
-	Log         *string
+	// HostEndpoint is where the others of its session reach it in the network of its host.
+	HostEndpoint string
+	StartedAt    time.Time
+	Log          *string
 	// Force asks the agent for an end without grace.
 	Force bool
 	// AgentsFault: it failed for something of the agent's making, which uses up no attempt of its session.

@@ -32,6 +32,7 @@ type Config struct {
 	User          *proc.Credential
 	UID           int // whose listeners are noticed
 	RuntimePath   string
+	Only          []int // the ports of the host that are the session's; none where it has a network of its own
 	Table         *proc.Table
 	Log           *slog.Logger
 	Policy        Policy
@@ -221,7 +222,7 @@ func (s *Set) noticed(ctx context.Context, open map[int]listener, taken map[int]
 	low, high := passingPorts("/proc/sys/net/ipv4/ip_local_port_range")
 	var found []listener
 	for port, l := range open {
-		if l.uid == s.c.UID && !taken[port] && (port < low || port > high) {
+		if l.uid == s.c.UID && !taken[port] && s.ours(port) && (port < low || port > high) {
 			found = append(found, l)
 		}
 	}
@@ -413,4 +414,38 @@ func (s *Set) values(a *app, program string) values {
 		ports[i] = strconv.Itoa(p)
 	}
 	return values{"ports": ports, "runtime_path": s.c.RuntimePath, "program": program, "home": s.c.Home, "work_dir": s.workDir()}
+}
+
+// ours reports whether a port can be the session's: in the network of its host only those that it was leased are.
+func (s *Set) ours(port int) bool { return len(s.c.Only) == 0 || slices.Contains(s.c.Only, port) }
+
+// Serves reports why a tunnel must not lead to a port; nil when it may. In the network of a host other ports are other people's, and so is
+// a leased one on which somebody else listens.
+func (s *Set) Serves(port int) error {
+	if len(s.c.Only) == 0 {
+		return nil
+	}
+	if !s.ours(port) {
+		return fault.Deniedf("port %d is not the session's", port).WithReason("port-not-leased").
+			WithNext("listen on one of the ports in $BERTH_FREE_PORTS: the session runs in the network of its host")
+	}
+	open, err := listeners(s.c.NetDir)
+	if err != nil {
+		return fault.Unavailablef("it cannot be seen who listens on port %d", port).WithCause(err)
+	}
+	held := false
+	for _, l := range open {
+		if l.port != port {
+			continue
+		}
+		if l.uid != s.c.UID {
+			return fault.Deniedf("port %d is the session's, and a program of somebody else listens on it", port).WithReason("port-not-leased").
+				WithNext("restart the session, and tell an administrator")
+		}
+		held = true
+	}
+	if !held {
+		return nobodyListens(port)
+	}
+	return nil
 }

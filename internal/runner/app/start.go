@@ -67,6 +67,9 @@ func portOf(p run.AppPort, asked int) (int, error) {
 
 // startNoticed answers for a port that a program of the session listens on.
 func (s *Set) startNoticed(ctx context.Context, port int) (run.AppStartResult, error) {
+	if err := s.Serves(port); err != nil {
+		return run.AppStartResult{}, err
+	}
 	if !answers(ctx, port, run.AppTCP) {
 		return run.AppStartResult{}, nobodyListens(port)
 	}

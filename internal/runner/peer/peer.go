@@ -26,26 +26,29 @@ import (
 type Peer struct {
 	Name    string
 	Address netip.Addr
+	Port    int // of its SSH server; 0 for the usual one
 }
 
-// Parse reads a list of kernels, sorted by name. Two of one name, and two at one address, are an error.
+// Parse reads a list of kernels, sorted by name. Two of one name, and two at one address and port, are an error.
 func Parse(list []run.Peer) ([]Peer, error) {
 	if len(list) > run.MaxPeers {
 		return nil, fault.Invalidf("these are %d kernels, %d are the most", len(list), run.MaxPeers)
 	}
-	names, addresses := map[string]bool{}, map[netip.Addr]bool{}
+	names, places := map[string]bool{}, map[netip.AddrPort]bool{}
 	out := make([]Peer, 0, len(list))
 	for _, p := range list {
 		a, err := netip.ParseAddr(p.Address)
 		a = a.Unmap()
-		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || !run.PeerName(p.Name) {
+		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || !run.PeerName(p.Name) ||
+			p.Port < 0 || p.Port > 65535 {
 			return nil, fault.Invalidf("kernel %.64q at %.64q is none", p.Name, p.Address)
 		}
-		if names[p.Name] || addresses[a] {
+		at := netip.AddrPortFrom(a, uint16(p.Port))
+		if names[p.Name] || places[at] {
 			return nil, fault.Invalidf("kernel %s at %s is named twice", p.Name, a)
 		}
-		names[p.Name], addresses[a] = true, true
-		out = append(out, Peer{p.Name, a})
+		names[p.Name], places[at] = true, true
+		out = append(out, Peer{p.Name, a, p.Port})
 	}
 	slices.SortFunc(out, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
@@ -150,6 +153,11 @@ func (c Client) text(peers []Peer) []byte {
 	b.WriteString("# Berth keeps this file. What stands in ~/.ssh/config comes first.\n")
 	if len(peers) == 0 {
 		return b.Bytes()
+	}
+	for _, p := range peers { // the first value that is found for a host counts
+		if p.Port != 0 {
+			fmt.Fprintf(&b, "Host %s\n    Port %d\n", p.Name, p.Port)
+		}
 	}
 	b.WriteString("Host")
 	for _, p := range peers {

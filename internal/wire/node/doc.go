@@ -6,7 +6,7 @@ import "net/netip"
 
 // Version is the newest version of the control stream this build speaks. See the
 // dated list at the head of node.proto.
-const Version = 12
+const Version = 13
 
 // ALPNStream is the protocol name of the second connection of an agent, over which
 // the manager is the HTTP/2 client and the agent the server (byte streams).
@@ -27,6 +27,9 @@ const VersionNetwork = 10
 
 // VersionPeers is the first version in which agents tell kernels of one session of each other.
 const VersionPeers = 11
+
+// VersionHostNetwork is the first version in which agents run kernels in the network of their hosts.
+const VersionHostNetwork = 13
 
 // VersionWithheld is the first version in which agents take folders and SSH keys from containers that run.
 const VersionWithheld = 9

@@ -54,6 +54,9 @@ type Config struct {
 	Confine bool `json:"confine,omitempty"`
 	// AwaitNetwork: the agent connects the container after its start; nothing of the session's runs before.
 	AwaitNetwork bool `json:"await_network,omitempty"`
+	// HostPorts are leased to the kernel in the network of its host, which it is in then: no port but these counts as the session's, and
+	// only while its user listens there.
+	HostPorts []int `json:"host_ports,omitempty"`
 	// Peers is what the kernel has in common with the others of its session; nil where it is the only one.
 	Peers    *PeersConfig `json:"peers,omitempty"`
 	Limits   Limits       `json:"limits"`

@@ -379,6 +379,8 @@ const MaxPeers = 4096
 type Peer struct {
 	Name    string `json:"name"` // main1, sub1, ...
 	Address string `json:"address"`
+	// Port is that of its SSH server, 0 for the usual one. Kernels in the network of one host have an address in common. Added 2026-11-28.
+	Port int `json:"port,omitempty"`
 }
 
 // PeersRequest is the body of POST /v1/peers: all kernels of the session that have an address, its own included. It replaces what was said

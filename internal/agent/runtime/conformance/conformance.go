@@ -91,6 +91,7 @@ var cases = []struct {
 	{"CDI devices are injected", devicesByCDI},
 	{"additional groups are those of its processes", groupsAreGiven},
 	{"networks are joined", networksAreJoined},
+	{"the network of the host", hostNetwork},
 	{"a network that the host lacks is named", networksMissing},
 	{"mounts are written through, and only where they may be", mountsHold},
 	{"list includes exited containers", listExited},

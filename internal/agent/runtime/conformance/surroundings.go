@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"net"
 	"slices"
 	"strings"
 
@@ -126,5 +127,38 @@ func networksMissing(w *world) {
 		require.Equal(w, fault.NotFound, fault.KindOf(err), "%v: %v", networks, err)
 		require.Equal(w, runtime.ReasonNetwork, fault.ReasonOf(err), "%v", err)
 		require.Contains(w, err.Error(), "berth-test-not-there")
+	}
+}
+
+// hostNetwork: a container in the network of its host says so after a restart of the agent, has the host's interfaces, and is in no other
+// network.
+func hostNetwork(w *world) {
+	spec := w.spec(w.kernel(), "networks")
+	spec.Networks = []runtime.Network{{Name: runtime.NetworkHost}}
+	_, err := w.rt.Ensure(w.ctx, spec)
+	require.Equal(w, fault.Invalid, fault.KindOf(err), "its labels do not say so: %v", err)
+	spec.Identity.HostNetwork, spec.Identity.Address = true, ""
+	both := spec
+	both.Networks = []runtime.Network{{Name: runtime.NetworkHost}, {Name: runtime.NetworkDefault}}
+	_, err = w.rt.Ensure(w.ctx, both)
+	require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
+	_, err = w.rt.Ensure(w.ctx, spec)
+	require.NoError(w, err)
+	list, err := w.rt.List(w.ctx)
+	require.NoError(w, err)
+	i := slices.IndexFunc(list, func(o runtime.Observed) bool { return o.Identity.Kernel == spec.Identity.Kernel })
+	require.GreaterOrEqual(w, i, 0)
+	require.Equal(w, spec.Identity, list[i].Identity)
+	if !w.fix.Real {
+		return // a fake container has no interfaces
+	}
+	w.untilExited(spec.Identity.Kernel)
+	host, err := net.Interfaces()
+	require.NoError(w, err)
+	seen := strings.Fields(w.wholeLog(spec.Identity.Kernel, runtime.LogOptions{}))
+	for _, i := range host {
+		if !strings.HasPrefix(i.Name, "veth") { // those come and go with other containers
+			require.Contains(w, seen, i.Name)
+		}
 	}
 }

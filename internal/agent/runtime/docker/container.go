@@ -294,5 +294,9 @@ func (r *Runtime) Stats(ctx context.Context, o runtime.Observed) (runtime.Stats,
 	if !r.local() {
 		return runtime.Stats{At: time.Now()}, nil // everything unknown
 	}
-	return r.stats.Read(o.ID, o.Pid)
+	s, err := r.stats.Read(o.ID, o.Pid)
+	if o.Identity.HostNetwork { // what is counted there is all of the host's
+		s.NetRxBytes, s.NetTxBytes = nil, nil
+	}
+	return s, err
 }

@@ -87,6 +87,9 @@ func (r *Runtime) check(spec runtime.Spec) error {
 			return err
 		}
 	}
+	if err := runtime.CheckNetworks(id, spec.Networks); err != nil {
+		return err
+	}
 	if err := runtime.CheckGroups(id.Kernel, spec.Groups); err != nil {
 		return err
 	}

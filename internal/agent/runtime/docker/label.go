@@ -22,6 +22,7 @@ const (
 	labelAlloc      = "berth.alloc"
 	labelSchema     = "berth.schema"
 	labelAddress    = "berth.address"
+	labelNetwork    = "berth.network"
 )
 
 // The labels of the never-started containers of ReadImageFile: whose they are, and which Runtime
@@ -33,8 +34,8 @@ const (
 )
 
 var identityLabels = []string{
-	labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelAddress, labelProbe,
-	labelProbeAgent, labelProbeBy,
+	labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelAddress, labelNetwork,
+	labelProbe, labelProbeAgent, labelProbeBy,
 }
 
 func labelsOf(id runtime.Identity) map[string]string {
@@ -47,6 +48,7 @@ func labelsOf(id runtime.Identity) map[string]string {
 		labelAlloc:      id.Allocation,
 		labelSchema:     strconv.Itoa(id.Schema),
 		labelAddress:    id.Address,
+		labelNetwork:    networkLabel(id.HostNetwork),
 	}
 }
 
@@ -61,6 +63,7 @@ func identityOf(labels map[string]string) runtime.Identity {
 		Allocation: labels[labelAlloc],
 		Address:    labels[labelAddress],
 	}
+	id.HostNetwork = labels[labelNetwork] == runtime.NetworkHost
 	id.Generation, _ = strconv.ParseInt(labels[labelGeneration], 10, 64)
 	id.Schema, _ = strconv.Atoi(labels[labelSchema])
 	return id
@@ -85,4 +88,11 @@ func (r *Runtime) name(kernel cluster.KernelID) (string, error) {
 	}
 	sum := sha256.Sum256([]byte(r.cfg.Cluster + "\x00" + string(r.cfg.Agent)))
 	return "berth-" + hex.EncodeToString(sum[:4]) + "-" + string(kernel), nil
+}
+
+func networkLabel(host bool) string {
+	if host {
+		return runtime.NetworkHost
+	}
+	return ""
 }

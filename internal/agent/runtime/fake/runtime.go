@@ -106,6 +106,9 @@ func (e *Engine) checkSurroundings(spec runtime.Spec) error {
 			return fault.NotFoundf("device %s is not on this host", d.Source).WithReason(runtime.ReasonDevice)
 		}
 	}
+	if err := runtime.CheckNetworks(spec.Identity, spec.Networks); err != nil {
+		return err
+	}
 	if err := runtime.CheckGroups(spec.Identity.Kernel, spec.Groups); err != nil {
 		return err
 	}
@@ -115,7 +118,7 @@ func (e *Engine) checkSurroundings(spec runtime.Spec) error {
 		}
 	}
 	for _, n := range spec.Networks {
-		if n.Name != runtime.NetworkDefault && !e.opt.HasNetwork(n.Name) {
+		if n.Name != runtime.NetworkDefault && n.Name != runtime.NetworkHost && !e.opt.HasNetwork(n.Name) {
 			return fault.NotFoundf("network %s is not on this host", n.Name).WithReason(runtime.ReasonNetwork)
 		}
 	}

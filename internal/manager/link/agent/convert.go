@@ -157,6 +157,9 @@ func observationOf(k *node.ObservedKernel) (cluster.KernelObservation, bool) {
 		StartedAt: fromMS(k.StartedUnixMs), EndedAt: fromMS(k.EndedUnixMs),
 		ContainerID: cut(k.ContainerId, 256), Allocation: k.Allocation, Batch: k.Batch, TimedOut: k.TimedOut,
 	}
+	if at, err := netip.ParseAddrPort(k.HostEndpoint); err == nil && node.NetworkAddress(at.Addr()) && at.Port() >= 1024 {
+		o.HostEndpoint = at.String()
+	}
 	if tail := k.LogTail; len(tail) > maxLogTail {
 		o.LogTail = tail[len(tail)-maxLogTail:]
 	} else {
@@ -228,6 +231,13 @@ func desiredOf(k *cluster.DesiredKernel) *node.DesiredKernel {
 			out.AuthorizedKeys = &node.AuthorizedKeys{Lines: k.AuthorizedKeys}
 		}
 		out.Network = networkOf(k.Network)
+		for _, h := range k.HostPeers {
+			q := &node.HostPeer{Name: h.Name}
+			if h.Endpoint.IsValid() {
+				q.Endpoint = h.Endpoint.String()
+			}
+			out.HostPeers = append(out.HostPeers, q)
+		}
 	}
 	if k.Spec != nil {
 		out.Spec = specOf(k.Spec)
@@ -262,6 +272,7 @@ func specOf(s *cluster.KernelSpec) *node.KernelSpec {
 		StartupCommand: s.StartupCommand, BatchTimeoutMs: s.BatchTimeout.Milliseconds(), BootstrapScript: s.BootstrapScript,
 		PreopenPorts: int32s(s.PreopenPorts), ServicePorts: s.ServicePorts,
 		ClusterRole: s.ClusterRole, ClusterIdx: int32(s.ClusterIdx), LocalRank: int32(s.LocalRank), PeerSecret: s.PeerSecret,
+		HostNetwork: s.HostNetwork,
 	}
 	for _, d := range s.Dotfiles {
 		out.Dotfiles = append(out.Dotfiles, &node.Dotfile{Path: d.Path, Perm: d.Perm, Data: []byte(d.Data)})

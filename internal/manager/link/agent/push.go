@@ -225,6 +225,11 @@ func (s *sentState) looseOf(d *cluster.DesiredKernel) [sha256.Size]byte {
 	if s.version >= node.VersionPeers {
 		fmt.Fprintf(&b, "\n%t", d.AllRun)
 	}
+	if s.version >= node.VersionHostNetwork {
+		for _, h := range d.HostPeers {
+			fmt.Fprintf(&b, "\nhost %s %s", h.Name, h.Endpoint)
+		}
+	}
 	return sha256.Sum256([]byte(b.String()))
 }
 
@@ -247,6 +252,9 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 		}
 		if d.Spec != nil && d.Network != nil && s.version < node.VersionNetwork {
 			continue // it would start alone; its deadline moves it to another agent
+		}
+		if d.Spec != nil && d.Spec.HostNetwork && s.version < node.VersionHostNetwork {
+			continue // it would get a network of its own; its deadline moves it to another agent
 		}
 		if d.Spec != nil && len(d.Spec.Mounts) > 0 && s.version < versionMounts {
 			continue // it would start without its folders; its deadline moves it to another agent

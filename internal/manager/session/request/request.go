@@ -51,7 +51,7 @@ type Session struct {
 	Lease        time.Duration
 	Environ      map[string]string
 	Resources    map[string]string // slot -> amount as written
-	ResourceOpts map[string]string // shmem, isolation
+	ResourceOpts map[string]string // shmem, isolation, network
 	// Preset is the name or id of a preset that gives what Resources do not name; "" is none.
 	Preset        string
 	ResourceGroup string // "" means the first allowed one that could run it
@@ -255,6 +255,10 @@ func (r *Session) Slots(
 	if err != nil {
 		return nil, nil, fmt.Errorf("resource option isolation: %w", err)
 	}
+	host, err := cluster.ParseNetworkMode(r.ResourceOpts["network"])
+	if err != nil {
+		return nil, nil, fmt.Errorf("resource option network: %w", err)
+	}
 	want = cluster.Slots{}
 	for _, name := range sortedKeys(r.Resources) {
 		text := r.Resources[name]
@@ -318,6 +322,9 @@ func (r *Session) Slots(
 	opts = map[string]string{"shmem": fmt.Sprint(shmem)}
 	if isolation != "" {
 		opts["isolation"] = string(isolation)
+	}
+	if host {
+		opts["network"] = cluster.NetworkHost
 	}
 	return want, opts, nil
 }

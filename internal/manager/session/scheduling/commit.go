@@ -19,6 +19,7 @@ type proposal struct {
 	owner       scheduler.Owner
 	group       string
 	private     bool
+	host        bool // its kernels run in the network of their hosts
 	kernels     []scheduler.Kernel
 	generations []int64
 	placements  []scheduler.Placement
@@ -47,6 +48,10 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 		if err != nil {
 			return err
 		}
+		hosts, err := groupsWithHost(ctx, tx, batch)
+		if err != nil {
+			return err
+		}
 		var places []store.Place
 		var made []*given
 		for i := range batch {
@@ -58,8 +63,11 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 			case !room.admit(p):
 				refused[p.session] = "room"
 				continue
+			case p.host && !slices.Contains(hosts, p.group):
+				refused[p.session], lacking[p.session] = "network", notOnHost(p.group)
+				continue
 			}
-			if len(p.placements) > 1 {
+			if len(p.placements) > 1 && !p.host {
 				network, err := nets.choose(p.session, len(p.placements))
 				if err != nil {
 					refused[p.session], lacking[p.session] = "network", err.Error()

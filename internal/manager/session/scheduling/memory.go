@@ -102,6 +102,8 @@ type entry struct {
 	owner  scheduler.Owner
 	// private sessions (system sessions) have a limit of their own and count against no other.
 	private bool
+	// host sessions run in the network of their hosts.
+	host bool
 	// kernels are those of a waiting session; generations[i] is the generation of kernels[i]. Both are nil when the session does not wait.
 	kernels     []scheduler.Kernel
 	generations []int64
@@ -370,7 +372,7 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 	}
 	e.seen = seen{digest: digest, group: m.text(r.ResourceGroup)}
 	e.status, e.since, e.owner, e.private = r.Status, r.CreatedAt, s.Owner, s.Private
-	e.kernels, e.generations = nil, nil
+	e.host, e.kernels, e.generations = r.HostNetwork, nil, nil
 	delete(m.doomed, id)
 	if r.Status == cluster.Pending {
 		m.group(e.group).waiting++

@@ -114,7 +114,7 @@ func blockAddress(pool netip.Prefix, bits, i int) netip.Addr {
 func freshNetworks(ctx context.Context, tx *store.Tx, c NetworkConfig, batch []proposal) (*networks, error) {
 	needed := false
 	for i := range batch {
-		needed = needed || len(batch[i].placements) > 1
+		needed = needed || len(batch[i].placements) > 1 && !batch[i].host
 	}
 	if !needed {
 		return nil, nil
@@ -154,6 +154,9 @@ func (m *memory) explain(id cluster.SessionID) (scheduler.Explanation, bool) {
 		ok = true // the scheduler has placed it
 		h.Reason, h.Text, h.Rejected, h.Shortfall = WaitsForNetwork, why, nil, nil
 		h.Remedies = []string{"end sessions of several kernels, or have an administrator widen manager.session_networks.pool"}
+		if m.sessions[id].host {
+			h.Remedies = []string{"destroy it, or have an administrator set use_host_network of its resource group"}
+		}
 	}
 	return h, ok
 }

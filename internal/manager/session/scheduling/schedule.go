@@ -277,7 +277,8 @@ func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evic
 			for _, pl := range d.Placements {
 				byID[pl.Kernel] = pl
 			}
-			p := proposal{session: d.Session, owner: e.owner, group: e.group, private: e.private, kernels: e.kernels, generations: e.generations}
+			p := proposal{session: d.Session, owner: e.owner, group: e.group, private: e.private, host: e.host, kernels: e.kernels,
+				generations: e.generations}
 			for _, k := range e.kernels {
 				p.placements = append(p.placements, byID[k.ID])
 			}

@@ -149,9 +149,9 @@ WITH km AS (
         unnest($7::bigint[]) AS deadline_ms, unnest($8::boolean[]) AS stops, unnest($9::text[]) AS stop_reason,
         unnest($10::boolean[]) AS force, unnest($11::boolean[]) AS final, unnest($12::boolean[]) AS placed,
         unnest($13::boolean[]) AS runs, unnest($14::bigint[]) AS started_us, unnest($15::integer[]) AS exit_code,
-        unnest($16::integer[]) AS signal, unnest($17::boolean[]) AS oom, unnest($18::text[]) AS container_id,
-        unnest($19::boolean[]) AS has_log, unnest($20::text[]) AS log, unnest($21::text[]) AS data,
-        unnest($22::text[]) AS agent_id, unnest($23::text[]) AS allocation
+        unnest($16::integer[]) AS signal, unnest($17::boolean[]) AS oom, unnest($18::text[]) AS container_id, unnest($19::text[]) AS host_endpoint,
+        unnest($20::boolean[]) AS has_log, unnest($21::text[]) AS log, unnest($22::text[]) AS data,
+        unnest($23::text[]) AS agent_id, unnest($24::text[]) AS allocation
 ), k AS (
     UPDATE kernels k SET status = m.to_status, status_changed = now(), status_info = m.reason,
         status_before_lost = nullif(m.before_lost, ''), lost_since = CASE WHEN m.before_lost <> '' THEN now() END,
@@ -168,6 +168,7 @@ WITH km AS (
         signal = coalesce(nullif(m.signal, -2147483648), k.signal),
         oom_killed = k.oom_killed OR m.oom,
         container_id = coalesce(nullif(m.container_id, ''), k.container_id),
+        host_endpoint = CASE WHEN m.host_endpoint = '' THEN k.host_endpoint ELSE m.host_endpoint END,
         log = CASE WHEN m.has_log THEN m.log ELSE k.log END,
         status_data = CASE WHEN m.data = '' THEN k.status_data ELSE k.status_data || m.data::jsonb END,
         agent_id = coalesce(nullif(m.agent_id, ''), k.agent_id),
@@ -175,9 +176,9 @@ WITH km AS (
     FROM km m WHERE k.id = m.id AND k.status = m.from_status AND k.generation = m.generation
     RETURNING k.id
 ), sm AS (
-    SELECT unnest($24::uuid[]) AS id, unnest($25::text[]) AS from_status, unnest($26::text[]) AS to_status, unnest($27::boolean[]) AS moved,
-        unnest($28::text[]) AS reason, unnest($29::boolean[]) AS final, unnest($30::boolean[]) AS placed,
-        unnest($31::boolean[]) AS waits, unnest($32::boolean[]) AS runs, unnest($33::text[]) AS result, unnest($34::text[]) AS data
+    SELECT unnest($25::uuid[]) AS id, unnest($26::text[]) AS from_status, unnest($27::text[]) AS to_status, unnest($28::boolean[]) AS moved,
+        unnest($29::text[]) AS reason, unnest($30::boolean[]) AS final, unnest($31::boolean[]) AS placed,
+        unnest($32::boolean[]) AS waits, unnest($33::boolean[]) AS runs, unnest($34::text[]) AS result, unnest($35::text[]) AS data
 ), s AS (
     UPDATE sessions s SET status = m.to_status,
         status_changed = CASE WHEN m.moved THEN now() ELSE s.status_changed END,
@@ -190,7 +191,7 @@ WITH km AS (
     FROM sm m WHERE s.id = m.id AND s.status = m.from_status AND (m.result = '' OR s.result = 'UNDEFINED')
     RETURNING s.id, s.callback_url
 ), cm AS (
-    SELECT unnest($35::uuid[]) AS id, unnest($36::text[]) AS event
+    SELECT unnest($36::uuid[]) AS id, unnest($37::text[]) AS event
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', m.event, 'session_id', s.id,
@@ -200,9 +201,9 @@ WITH km AS (
     INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code, domain_name)
     SELECT v.session_id, v.kernel_id, v.event, v.from_status, v.to_status, v.reason, v.detail, v.exit_code,
         CASE WHEN v.event = '' THEN '' ELSE coalesce((SELECT o.domain_name FROM sessions o WHERE o.id = v.session_id), '') END
-    FROM (SELECT unnest($37::uuid[]) AS session_id, nullif(unnest($38::text[]), '')::uuid AS kernel_id, unnest($39::text[]) AS event,
-        unnest($40::text[]) AS from_status, unnest($41::text[]) AS to_status, unnest($42::text[]) AS reason, unnest($43::text[]) AS detail,
-        nullif(unnest($44::integer[]), -2147483648) AS exit_code) v
+    FROM (SELECT unnest($38::uuid[]) AS session_id, nullif(unnest($39::text[]), '')::uuid AS kernel_id, unnest($40::text[]) AS event,
+        unnest($41::text[]) AS from_status, unnest($42::text[]) AS to_status, unnest($43::text[]) AS reason, unnest($44::text[]) AS detail,
+        nullif(unnest($45::integer[]), -2147483648) AS exit_code) v
 )
 SELECT (SELECT count(*) FROM k)::bigint AS kernels, (SELECT count(*) FROM s)::bigint AS sessions
 `
@@ -226,6 +227,7 @@ type WriteMovesParams struct {
 	KSignals     []int32
 	KOom         []bool
 	KContainers  []string
+	KEndpoints   []string
 	KHasLog      []bool
 	KLogs        []string
 	KData        []string
@@ -282,6 +284,7 @@ func (q *Queries) WriteMoves(ctx context.Context, arg WriteMovesParams) (WriteMo
 		arg.KSignals,
 		arg.KOom,
 		arg.KContainers,
+		arg.KEndpoints,
 		arg.KHasLog,
 		arg.KLogs,
 		arg.KData,

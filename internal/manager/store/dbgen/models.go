@@ -526,6 +526,7 @@ type Kernel struct {
 	ImageDigest      string
 	ShmemBytes       *int64
 	ToldLoss         int64
+	HostEndpoint     string
 }
 
 type KernelHour struct {

@@ -32,7 +32,8 @@ SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired
        withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys,
        n.number AS network_number, n.subnet AS network_subnet,
        CASE WHEN n.number IS NOT NULL THEN members_of_session(s.id) ELSE '[]' END::jsonb AS network_members,
-       (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run
+       (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run,
+       CASE WHEN s.cluster_size > 1 AND s.resource_opts->>'network' = 'host' THEN host_peers_of_session(s.id) ELSE '[]' END::jsonb AS host_peers
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
 LEFT JOIN session_networks n ON n.session_id = s.id
 WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id
@@ -53,6 +54,7 @@ type DesiredKernelsRow struct {
 	NetworkSubnet  *netip.Prefix
 	NetworkMembers json.RawMessage
 	AllRun         bool
+	HostPeers      json.RawMessage
 }
 
 // What is wanted of agents, without the specifications, but for what may change while a kernel runs.
@@ -80,6 +82,7 @@ func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]Desire
 			&i.NetworkSubnet,
 			&i.NetworkMembers,
 			&i.AllRun,
+			&i.HostPeers,
 		); err != nil {
 			return nil, err
 		}
@@ -391,7 +394,7 @@ func (q *Queries) MissRemovals(ctx context.Context, agentID string, absent []str
 }
 
 const nextGeneration = `-- name: NextGeneration :execrows
-UPDATE kernels SET generation = generation + 1, container_id = NULL, exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
+UPDATE kernels SET generation = generation + 1, container_id = NULL, host_endpoint = '', exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
 WHERE id = $1 AND generation = $2 AND status = 'RESTARTING'
 `
 
@@ -534,7 +537,7 @@ const requeueKernel = `-- name: RequeueKernel :one
 WITH moved AS (
     UPDATE kernels SET status = 'PENDING', status_changed = now(), status_info = $2, status_before_lost = NULL, lost_since = NULL,
         deadline = NULL, agent_id = NULL, allocation = '{}', generation = generation + 1, desired = 'run', force_stop = false,
-        stop_reason = '', container_id = NULL, scheduled_at = NULL, started_at = NULL, absences = 0,
+        stop_reason = '', container_id = NULL, host_endpoint = '', scheduled_at = NULL, started_at = NULL, absences = 0,
         exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
     WHERE id = $4 AND status = $1::text AND generation = $5
     RETURNING id, session_id

@@ -34,6 +34,31 @@ func (q *Queries) FreeSessionNetworks(ctx context.Context) error {
 	return err
 }
 
+const groupsWithHostNetwork = `-- name: GroupsWithHostNetwork :many
+SELECT name FROM resource_groups WHERE use_host_network AND egress = 'open'
+`
+
+// The resource groups whose sessions may run in the network of their hosts. An egress policy could not be kept there.
+func (q *Queries) GroupsWithHostNetwork(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, groupsWithHostNetwork)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const sessionNetworks = `-- name: SessionNetworks :many
 SELECT number, subnet, session_id FROM session_networks ORDER BY number
 `

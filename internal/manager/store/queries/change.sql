@@ -27,7 +27,7 @@ SELECT id FROM sessions WHERE ended_at IS NULL ORDER BY id;
 SELECT s.id, s.name, s.type, s.status, s.priority, s.resource_group, s.domain_name, s.project_id, s.user_id, s.access_key,
        s.designated_agents, s.failed_agents, s.cluster_mode, s.preemptible, s.batch_timeout_ms, s.created_at, s.starts_at,
        s.scheduled_at, s.started_at, s.status_info, coalesce(s.status_data->'scheduler'->>'msg', '')::text AS told,
-       coalesce(s.resource_opts->>'isolation', '')::text AS isolation,
+       coalesce(s.resource_opts->>'isolation', '')::text AS isolation, coalesce(s.resource_opts->>'network' = 'host', false)::boolean AS host_network,
        ARRAY(SELECT DISTINCT m.host FROM session_mounts m WHERE m.session_id = s.id ORDER BY m.host)::text[] AS volumes
 FROM sessions s WHERE s.id = ANY(@ids::uuid[]) AND s.ended_at IS NULL;
 

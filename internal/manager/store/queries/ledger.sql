@@ -20,7 +20,7 @@ WITH km AS (
         unnest(@k_deadline_ms::bigint[]) AS deadline_ms, unnest(@k_stops::boolean[]) AS stops, unnest(@k_stop_reasons::text[]) AS stop_reason,
         unnest(@k_force::boolean[]) AS force, unnest(@k_final::boolean[]) AS final, unnest(@k_placed::boolean[]) AS placed,
         unnest(@k_runs::boolean[]) AS runs, unnest(@k_started_us::bigint[]) AS started_us, unnest(@k_exit_codes::integer[]) AS exit_code,
-        unnest(@k_signals::integer[]) AS signal, unnest(@k_oom::boolean[]) AS oom, unnest(@k_containers::text[]) AS container_id,
+        unnest(@k_signals::integer[]) AS signal, unnest(@k_oom::boolean[]) AS oom, unnest(@k_containers::text[]) AS container_id, unnest(@k_endpoints::text[]) AS host_endpoint,
         unnest(@k_has_log::boolean[]) AS has_log, unnest(@k_logs::text[]) AS log, unnest(@k_data::text[]) AS data,
         unnest(@k_agents::text[]) AS agent_id, unnest(@k_allocations::text[]) AS allocation
 ), k AS (
@@ -39,6 +39,7 @@ WITH km AS (
         signal = coalesce(nullif(m.signal, -2147483648), k.signal),
         oom_killed = k.oom_killed OR m.oom,
         container_id = coalesce(nullif(m.container_id, ''), k.container_id),
+        host_endpoint = CASE WHEN m.host_endpoint = '' THEN k.host_endpoint ELSE m.host_endpoint END,
         log = CASE WHEN m.has_log THEN m.log ELSE k.log END,
         status_data = CASE WHEN m.data = '' THEN k.status_data ELSE k.status_data || m.data::jsonb END,
         agent_id = coalesce(nullif(m.agent_id, ''), k.agent_id),

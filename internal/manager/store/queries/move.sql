@@ -6,7 +6,7 @@
 WITH moved AS (
     UPDATE kernels SET status = 'PENDING', status_changed = now(), status_info = @reason, status_before_lost = NULL, lost_since = NULL,
         deadline = NULL, agent_id = NULL, allocation = '{}', generation = generation + 1, desired = 'run', force_stop = false,
-        stop_reason = '', container_id = NULL, scheduled_at = NULL, started_at = NULL, absences = 0,
+        stop_reason = '', container_id = NULL, host_endpoint = '', scheduled_at = NULL, started_at = NULL, absences = 0,
         exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
     WHERE id = @id AND status = @from_status::text AND generation = @generation
     RETURNING id, session_id
@@ -17,7 +17,7 @@ RETURNING seq;
 
 -- name: NextGeneration :execrows
 -- A restart in place: the same agent and devices, a fresh container.
-UPDATE kernels SET generation = generation + 1, container_id = NULL, exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
+UPDATE kernels SET generation = generation + 1, container_id = NULL, host_endpoint = '', exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
 WHERE id = @id AND generation = @generation AND status = 'RESTARTING';
 
 -- name: StopKernel :execrows
@@ -111,7 +111,8 @@ SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired
        withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys,
        n.number AS network_number, n.subnet AS network_subnet,
        CASE WHEN n.number IS NOT NULL THEN members_of_session(s.id) ELSE '[]' END::jsonb AS network_members,
-       (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run
+       (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run,
+       CASE WHEN s.cluster_size > 1 AND s.resource_opts->>'network' = 'host' THEN host_peers_of_session(s.id) ELSE '[]' END::jsonb AS host_peers
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
 LEFT JOIN session_networks n ON n.session_id = s.id
 WHERE k.agent_id = ANY(@agents::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id;

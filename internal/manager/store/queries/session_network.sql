@@ -12,3 +12,7 @@ SELECT number, subnet, session_id FROM session_networks ORDER BY number;
 
 -- name: AddSessionNetwork :exec
 INSERT INTO session_networks (number, subnet, session_id) VALUES (@number, @subnet, @session_id);
+
+-- name: GroupsWithHostNetwork :many
+-- The resource groups whose sessions may run in the network of their hosts. An egress policy could not be kept there.
+SELECT name FROM resource_groups WHERE use_host_network AND egress = 'open';
