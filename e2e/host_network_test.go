@@ -24,14 +24,7 @@ func TestTheNetworkOfHosts(t *testing.T) {
 	r := p.run("", create...)
 	require.NotZero(t, r.code)
 	require.Contains(t, r.stderr, "does not let sessions run in the network of their hosts")
-	var set struct {
-		Modify struct {
-			OK  bool
-			Msg string
-		} `json:"modify_scaling_group"`
-	}
-	p.graphql(`mutation{modify_scaling_group(name:"default",props:{use_host_network:true}){ok msg}}`, nil, &set)
-	require.True(t, set.Modify.OK, set.Modify.Msg)
+	p.must("resource-group", "set", "default", "--host-network")
 	p.must(create...)
 	inside := func(script string) string {
 		t.Helper()

@@ -31,7 +31,7 @@ func withHostNetwork(groups []dbgen.ResourceGroup, r request.Session) ([]dbgen.R
 			who = fmt.Sprintf("resource group %s does not let", usable[0].Name)
 		}
 		return nil, fault.Deniedf("%s sessions run in the network of their hosts", who).WithReason("host-network-refused").
-			WithNext("leave the option network out, or ask an administrator to set use_host_network of the resource group")
+			WithNext("leave the option network out, or ask an administrator for berth resource-group set GROUP --host-network")
 	}
 	return allowed, nil
 }
