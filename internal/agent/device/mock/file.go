@@ -2,6 +2,7 @@ package mock
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -49,7 +50,29 @@ type Hardware struct {
 	CDI   string   `toml:"cdi"`
 	// Load is the utilisation in percent while a kernel has all of it.
 	Load float64 `toml:"load"`
+	// Power in watts and Temperature in degrees Celsius; left out they are not measured.
+	Power       *Span `toml:"power"`
+	Temperature *Span `toml:"temperature"`
 }
+
+// Span is a measurement that follows the utilisation: Idle at none, Full at 100 percent.
+type Span struct {
+	Idle float64 `toml:"idle"`
+	Full float64 `toml:"full"`
+}
+
+// maxSpan bounds what a file may claim.
+const maxSpan = 10_000
+
+func (s *Span) check(what string) error {
+	if s != nil && !(s.Idle >= 0 && s.Idle <= s.Full && s.Full <= maxSpan) { // nor what is no number
+		return fault.Invalidf("%s from %v to %v does not rise from 0 or more to %d at most", what, s.Idle, s.Full, maxSpan)
+	}
+	return nil
+}
+
+// at is the value at a utilisation in percent.
+func (s *Span) at(util float64) float64 { return s.Idle + (s.Full-s.Idle)*util/100 }
 
 // Connection links two devices.
 type Connection struct {
@@ -127,6 +150,8 @@ type unit struct {
 	devices []device.Device // one for each slot
 	grant   device.Grant    // its nodes and its CDI name
 	load    float64
+	power   *Span
+	heat    *Span
 	faults  []breakdown
 }
 
@@ -208,7 +233,10 @@ func (m Machine) build() ([]unit, error) {
 }
 
 func (m Machine) unit(h Hardware) (unit, error) {
-	u := unit{load: h.Load}
+	u := unit{load: h.Load, power: h.Power, heat: h.Temperature}
+	if err := cmp.Or(h.Power.check("power"), h.Temperature.check("temperature")); err != nil {
+		return u, err
+	}
 	if !(h.Load >= 0 && h.Load <= 100) { // nor what is no number, which metrics cannot tell
 		return u, fault.Invalidf("a load of %v percent is not between 0 and 100", h.Load)
 	}

@@ -138,8 +138,8 @@ func (u unit) has(slot cluster.SlotName, id string) bool {
 }
 
 // Sample reports every healthy device as busy as the file says in proportion to how much of it kernels have, and its memory
-// as filled in the same proportion. The names begin with the family of the slot: cuda_util (percent; 100 is one device),
-// cuda_mem and cuda_mem_total (bytes).
+// as filled in the same proportion; power and temperature follow where the file says how. The names begin with the family of the slot:
+// cuda_util (percent; 100 is one device), cuda_mem and cuda_mem_total (bytes), cuda_power (watts), cuda_temperature (degrees Celsius).
 func (d *Driver) Sample(ctx context.Context, held map[cluster.KernelID]alloc.Allocation) (device.Usage, error) {
 	if err := ctx.Err(); err != nil {
 		return device.Usage{}, err
@@ -176,6 +176,12 @@ func measure(units []unit, age time.Duration, held map[cluster.KernelID]alloc.Al
 		values := map[string]float64{util: min(sum, 1) * u.load}
 		if memory > 0 {
 			values[mem], values[size] = min(sum, 1)*memory*u.load/100, memory
+		}
+		if u.power != nil {
+			values[family+"_power"] = u.power.at(values[util])
+		}
+		if u.heat != nil {
+			values[family+"_temperature"] = u.heat.at(values[util])
 		}
 		for _, x := range u.devices {
 			out.Devices[device.Ref{Slot: x.Slot, ID: x.ID}] = maps.Clone(values)

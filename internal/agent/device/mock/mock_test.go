@@ -124,6 +124,35 @@ func TestLoadFollowsWhatKernelsHave(t *testing.T) {
 	require.NotContains(t, u.Devices, device.Ref{Slot: whole, ID: "GPU-2"})
 }
 
+// TestPowerFollowsTheLoad: with power and temperature in the file they follow the utilisation; without them they are not known.
+func TestPowerFollowsTheLoad(t *testing.T) {
+	t.Parallel()
+	m, err := mock.Parse([]byte(`
+[slots]
+"cuda.device" = "count"
+[[devices]]
+uuid = "a"
+slots = { "cuda.device" = "1" }
+load = 80
+power = { idle = 50, full = 400 }
+temperature = { idle = 30, full = 80 }
+[[devices]]
+uuid = "b"
+slots = { "cuda.device" = "1" }
+`))
+	require.NoError(t, err)
+	d, err := mock.New(m, time.Now)
+	require.NoError(t, err)
+	u, err := d.Sample(t.Context(), nil)
+	require.NoError(t, err)
+	a, b := device.Ref{Slot: whole, ID: "a"}, device.Ref{Slot: whole, ID: "b"}
+	require.Equal(t, map[string]float64{"cuda_util": 0, "cuda_power": 50, "cuda_temperature": 30}, u.Devices[a])
+	require.Equal(t, map[string]float64{"cuda_util": 0}, u.Devices[b])
+	u, err = d.Sample(t.Context(), map[cluster.KernelID]alloc.Allocation{"k": {whole: {"a": 1000}}})
+	require.NoError(t, err)
+	require.Equal(t, map[string]float64{"cuda_util": 80, "cuda_power": 330, "cuda_temperature": 70}, u.Devices[a])
+}
+
 func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	const head = "[slots]\n\"cuda.device\" = \"count\"\n"
@@ -145,6 +174,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		`"/dev/../etc/passwd" is not a path below /dev`:          gpu("nodes = [\"/dev/../etc/passwd\"]\n"),
 		`is not a device name of the form vendor/class=name`:     gpu("cdi = \"gpu 0\"\n"),
 		`a load of 120 percent`:                                  gpu("load = 120\n"),
+		`power from 5 to 1 does not rise`:                        gpu("power = { idle = 5, full = 1 }\n"),
+		`temperature from NaN to 1 does not rise`:                gpu("temperature = { idle = nan, full = 1 }\n"),
 		`a load of NaN percent`:                                  gpu("load = nan\n"),
 		`"b" are not two devices`:                                gpu("[[links]]\nbetween = [\"a\", \"b\"]\nclass = \"far\"\n"),
 		`class "rope" is not one of far, node, nvlink`:           gpu("[[links]]\nbetween = [\"a\", \"a\"]\nclass = \"rope\"\n"),
