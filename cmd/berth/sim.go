@@ -2,10 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -13,6 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/mock"
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/scheduler"
 	"berth.dev/berth/internal/scheduler/sim"
@@ -96,7 +101,15 @@ func (s *simulation) read() (*sim.Workload, error) {
 	var err error
 	switch {
 	case s.workload != "":
-		w, err = fromFile(s.workload, func(r io.Reader, what string) (*sim.Workload, error) { return sim.ReadWorkload(r, what, s.seed) })
+		machines := func(file string) ([]sim.Accelerator, string, error) {
+			if !filepath.IsAbs(file) {
+				file = filepath.Join(filepath.Dir(s.workload), file)
+			}
+			return readMachine(file)
+		}
+		w, err = fromFile(s.workload, func(r io.Reader, what string) (*sim.Workload, error) {
+			return sim.ReadWorkload(r, what, s.seed, machines)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -155,6 +168,48 @@ func (s *simulation) read() (*sim.Workload, error) {
 		w.Group.Placement = s.placement
 	}
 	return w, nil
+}
+
+// readMachine reads the accelerators of a file of mock devices. Instances of cards are left out: a simulation gives out cards and parts of
+// cards.
+func readMachine(file string) (out []sim.Accelerator, model string, err error) {
+	m, err := mock.Read(file)
+	if err != nil {
+		return nil, "", err
+	}
+	d, err := mock.New(m, time.Now)
+	if err != nil {
+		return nil, "", err
+	}
+	found, err := d.Discover(context.Background())
+	if err != nil {
+		return nil, "", err
+	}
+	at := map[string]int{}
+	var cards []device.Device
+	for _, x := range found {
+		if _, twice := at[x.ID]; twice || m.Slots[x.Slot] != cluster.SlotCount {
+			continue
+		}
+		if at[x.ID] = len(cards); model == "" {
+			model = x.Model
+		}
+		if x.Model != model {
+			return nil, "", fault.Invalidf("%s has cards of two models, %s and %s", file, model, x.Model).
+				WithNext("describe them as two kinds of agents, each with a file of its own")
+		}
+		cards = append(cards, x)
+	}
+	for _, x := range cards {
+		a := sim.Accelerator{NUMA: x.NUMA, PCI: x.PCI, Links: map[int]int{}}
+		for other, class := range x.Links {
+			if i, ok := at[other]; ok {
+				a.Links[i] = class
+			}
+		}
+		out = append(out, a)
+	}
+	return out, model, nil
 }
 
 func fromFile[T any](path string, read func(io.Reader, string) (T, error)) (T, error) {

@@ -185,7 +185,15 @@ func (n *Node) agent() scheduler.Agent {
 	add(cluster.SlotMem, "root", cluster.Whole(n.Mem<<20))
 	for i := range n.GPUs {
 		add(SlotGPU, strconv.Itoa(i), cluster.Milli)
-		a.Devices[len(a.Devices)-1].Model = n.Model
+		d := &a.Devices[len(a.Devices)-1]
+		d.Model = n.Model
+		if i < len(n.Accelerators) {
+			at := n.Accelerators[i]
+			d.NUMA, d.PCI, d.Links = at.NUMA, at.PCI, map[string]int{}
+			for other, class := range at.Links {
+				d.Links[strconv.Itoa(other)] = class
+			}
+		}
 	}
 	return a
 }

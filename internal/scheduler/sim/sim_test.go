@@ -54,7 +54,7 @@ func run(t *testing.T, file, order, placement string) string {
 	f, err := os.Open(file)
 	require.NoError(t, err)
 	defer f.Close()
-	w, err := sim.ReadWorkload(f, file, 7)
+	w, err := sim.ReadWorkload(f, file, 7, nil)
 	require.NoError(t, err)
 	w.Group.Order, w.Group.Placement = order, placement
 	report, err := sim.Run(w, sim.Options{})
@@ -72,7 +72,7 @@ func TestNoStarvation(t *testing.T) {
 	b.WriteString("agents: [{name: a, count: 4, cpu: 4, mem: 16GiB}]\njobs:\n")
 	b.WriteString("  - {name: small, user: ada, count: 400, every: 1m, runs: 15m, declares: 15m, cpu: 1, mem: 1GiB}\n")
 	b.WriteString("  - {name: wide, user: ben, arrives: 1h, runs: 10m, declares: 10m, kernels: 4, cpu: 4, mem: 1GiB}\n")
-	w, err := sim.ReadWorkload(strings.NewReader(b.String()), "workload", 1)
+	w, err := sim.ReadWorkload(strings.NewReader(b.String()), "workload", 1, nil)
 	require.NoError(t, err)
 	report, err := sim.Run(w, sim.Options{})
 	require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestReadRefusesNonsense(t *testing.T) {
 		"not a document":  "[",
 		"too many agents": "agents: [{name: a, count: 1000000}]",
 	} {
-		_, err := sim.ReadWorkload(strings.NewReader(text), name, 0)
+		_, err := sim.ReadWorkload(strings.NewReader(text), name, 0, nil)
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)
 	}
 	for name, text := range map[string]string{

@@ -36,6 +36,16 @@ type Node struct {
 	GPUs         int
 	Model        string
 	Architecture string
+	// Accelerators say where each of the GPUs is, when that is known: as many as there are GPUs, or none.
+	Accelerators []Accelerator
+}
+
+// Accelerator is where one accelerator of a machine is.
+type Accelerator struct {
+	NUMA int // -1: unknown
+	PCI  string
+	// Links are the distance classes (alloc.Distance...) to others of the machine, by their indexes.
+	Links map[int]int
 }
 
 // Job is one session to come.

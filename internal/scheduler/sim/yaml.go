@@ -41,7 +41,12 @@ type agentEntry struct {
 	GPUs         int     `yaml:"gpus"`
 	Model        string  `yaml:"model"`
 	Architecture string  `yaml:"architecture"`
+	// Devices is a file that describes the accelerators of a machine, in the place of gpus and model.
+	Devices string `yaml:"devices"`
 }
+
+// Machines reads the file of a machine's accelerators that a workload names, and says what model they are.
+type Machines func(file string) (accelerators []Accelerator, model string, err error)
 
 // quotaEntry limits exactly one of user, project and domain.
 type quotaEntry struct {
@@ -77,8 +82,8 @@ type jobEntry struct {
 }
 
 // ReadWorkload reads our own YAML. seed decides the random gaps between arrivals. The error is
-// Invalid and names the entry.
-func ReadWorkload(r io.Reader, what string, seed uint64) (*Workload, error) {
+// Invalid and names the entry. With machines nil no entry may name a file.
+func ReadWorkload(r io.Reader, what string, seed uint64, machines Machines) (*Workload, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", what, err)
@@ -97,7 +102,7 @@ func ReadWorkload(r io.Reader, what string, seed uint64) (*Workload, error) {
 		return nil, err
 	}
 	for i, a := range doc.Agents {
-		if err := a.add(w); err != nil {
+		if err := a.add(w, machines); err != nil {
 			return nil, fault.Invalidf("%s: agent entry %d (%s): %v", what, i+1, a.Name, err)
 		}
 	}
@@ -116,10 +121,23 @@ func ReadWorkload(r io.Reader, what string, seed uint64) (*Workload, error) {
 	return w, nil
 }
 
-func (a agentEntry) add(w *Workload) error {
+func (a agentEntry) add(w *Workload, machines Machines) error {
 	mem, err := mebibytes(a.Mem)
 	if err != nil {
 		return err
+	}
+	var accelerators []Accelerator
+	if a.Devices != "" {
+		switch {
+		case machines == nil:
+			return fmt.Errorf("files of devices are not read here")
+		case a.GPUs != 0 || a.Model != "":
+			return fmt.Errorf("gpus and model stand in %s", a.Devices)
+		}
+		if accelerators, a.Model, err = machines(a.Devices); err != nil {
+			return err
+		}
+		a.GPUs = len(accelerators)
 	}
 	if a.Name == "" || a.CPU < 0 || a.CPU > 1e6 || a.GPUs < 0 || a.GPUs > maxGPUs || a.Count < 0 || a.Count > 100_000 {
 		return fmt.Errorf("give a name, up to 1000000 cores, %d gpus and a count of up to 100000", maxGPUs)
@@ -127,7 +145,8 @@ func (a agentEntry) add(w *Workload) error {
 	for n := range max(a.Count, 1) {
 		w.Nodes = append(
 			w.Nodes,
-			Node{Name: numbered(a.Name, a.Count, n), CPU: milli(a.CPU), Mem: mem, GPUs: a.GPUs, Model: a.Model, Architecture: a.Architecture},
+			Node{Name: numbered(a.Name, a.Count, n), CPU: milli(a.CPU), Mem: mem, GPUs: a.GPUs, Model: a.Model, Architecture: a.Architecture,
+				Accelerators: accelerators},
 		)
 	}
 	return nil
