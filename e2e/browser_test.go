@@ -39,11 +39,7 @@ type browser struct {
 // newBrowser starts Chromium. Where its programs are missing the story is skipped, but never in CI, which installs them.
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	tools, err := browserTools()
-	if err != nil && os.Getenv("CI") == "" {
-		t.Skip("needs Chromium, Node.js 18 and playwright-core: run scripts/install-deps.sh test, see scripts/browser.sh")
-	}
-	require.NoError(t, err, "scripts/browser.sh")
+	tools := needBrowser(t)
 	cmd := exec.Command("node", filepath.Join("browser", "driver.mjs"))
 	cmd.Env = append(os.Environ(), "BERTH_BROWSER_MODULES="+tools[0], "BERTH_CHROMIUM="+tools[1])
 	cmd.Stderr = os.Stderr
@@ -169,4 +165,16 @@ func TestBrowserDriver(t *testing.T) {
 	p.typed("forty-two")
 	p.until("document.getElementById('i').value === 'forty-two'")
 	require.NotEmpty(t, p.attempt("click", map[string]any{"selector": "#missing", "timeout": 100}, nil))
+}
+
+// needBrowser is what scripts/browser.sh prints: the modules of playwright-core and the path of Chromium. It skips the test where there is
+// no browser.
+func needBrowser(t *testing.T) [2]string {
+	t.Helper()
+	tools, err := browserTools()
+	if err != nil && os.Getenv("CI") == "" {
+		t.Skip("needs Chromium, Node.js 18 and playwright-core: run scripts/install-deps.sh test, see scripts/browser.sh")
+	}
+	require.NoError(t, err, "scripts/browser.sh")
+	return tools
 }

@@ -64,14 +64,14 @@ type platform struct {
 }
 
 // up starts an all-in-one cluster on an empty state directory and ends it, with its
-// sessions, when the test ends.
-func up(t *testing.T) *platform {
+// sessions, when the test ends. more is added to the environment of every command.
+func up(t *testing.T, more ...string) *platform {
 	t.Helper()
 	needEngine(t)
 	dir, err := os.MkdirTemp("", "berth-e2e-") // short: unix sockets live below it
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
-	p := &platform{t: t, dir: dir}
+	p := &platform{t: t, dir: dir, more: more}
 	t.Cleanup(func() {
 		if t.Failed() {
 			p.dumpLog()

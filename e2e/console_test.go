@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"context"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -18,12 +17,7 @@ import (
 // what axe finds.
 func TestConsole(t *testing.T) {
 	t.Parallel()
-	needEngine(t)
-	tools, err := browserTools()
-	if err != nil && os.Getenv("CI") == "" {
-		t.Skip("needs Chromium, Node.js 18 and playwright-core: run scripts/install-deps.sh test, see scripts/browser.sh")
-	}
-	require.NoError(t, err, "scripts/browser.sh")
+	chromium := needBrowser(t)[1]
 	p := up(t)
 	var me struct {
 		User struct {
@@ -32,19 +26,8 @@ func TestConsole(t *testing.T) {
 	}
 	p.graphql(`query { user { uuid } }`, nil, &me)
 	t.Cleanup(func() { p.forgetCommits(me.User.UUID) })
-	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "../scripts/web.sh", "modules").CombinedOutput()
-	require.NoError(t, err, string(out))
 	for _, script := range []string{"console", "stories", "admin", "lists", "user"} {
-		c := exec.CommandContext(ctx, "node", "test/"+script+".mjs")
-		c.Dir = "../web"
-		c.Env = append(p.environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
-			"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+tools[1], "BERTH_BIN="+binary,
-			"BERTH_STOP=kill -9 "+strconv.Itoa(p.pid()), "BERTH_START="+binary+" up --detach --ports auto")
-		out, err := c.CombinedOutput()
-		require.NoError(t, err, "%s: %s", script, out)
-		require.Contains(t, string(out), script+": well")
+		p.browse(chromium, script, 14*time.Minute)
 	}
 	p.clean()
 }
@@ -52,37 +35,27 @@ func TestConsole(t *testing.T) {
 // TestConsoleDevices looks at devices in the console: of a machine that does not exist, with eight GPUs on two sockets.
 func TestConsoleDevices(t *testing.T) {
 	t.Parallel()
-	needEngine(t)
-	tools, err := browserTools()
-	if err != nil && os.Getenv("CI") == "" {
-		t.Skip("needs Chromium, Node.js 18 and playwright-core: run scripts/install-deps.sh test, see scripts/browser.sh")
-	}
-	require.NoError(t, err, "scripts/browser.sh")
+	chromium := needBrowser(t)[1]
 	machine, err := filepath.Abs("../deploy/devices/eight-a100.toml")
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "berth-e2e-") // short: unix sockets live below it
-	require.NoError(t, err)
-	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // sessions enter it
-	p := &platform{t: t, dir: dir, more: []string{"BERTH_AGENT__MOCK_DEVICES=" + machine}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			p.dumpLog()
-		}
-		p.try("down", "--sessions")
-		_ = os.RemoveAll(dir)
-	})
-	p.start()
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	p := up(t, "BERTH_AGENT__MOCK_DEVICES="+machine)
+	p.browse(chromium, "devices", 6*time.Minute)
+	p.clean()
+}
+
+// browse runs one script of web/test against the cluster.
+func (p *platform) browse(chromium, script string, limit time.Duration) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), limit)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "../scripts/web.sh", "modules").CombinedOutput()
-	require.NoError(t, err, string(out))
-	c := exec.CommandContext(ctx, "node", "test/devices.mjs")
+	require.NoError(p.t, err, string(out))
+	c := exec.CommandContext(ctx, "node", "test/"+script+".mjs")
 	c.Dir = "../web"
 	c.Env = append(p.environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
-		"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+tools[1])
-	if out, err = c.CombinedOutput(); err != nil {
-		require.NoError(t, err, "devices: %s", out)
-	}
-	require.Contains(t, string(out), "devices: well")
-	p.clean()
+		"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+chromium, "BERTH_BIN="+binary,
+		"BERTH_STOP=kill -9 "+strconv.Itoa(p.pid()), "BERTH_START="+binary+" up --detach --ports auto")
+	out, err = c.CombinedOutput()
+	require.NoError(p.t, err, "%s: %s", script, out)
+	require.Contains(p.t, string(out), script+": well")
 }

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -45,18 +44,7 @@ func (d *driven) login(typed ...string) string {
 // factor, with one login too many, after a change of the password, and when the login has ended elsewhere.
 func TestOfficialLogins(t *testing.T) {
 	t.Parallel()
-	needEngine(t)
-	dir, err := os.MkdirTemp("", "berth-e2e-") // short: unix sockets live below it
-	require.NoError(t, err)
-	p := &platform{t: t, dir: dir, more: []string{"BERTH_MANAGER__LOGIN__CONCURRENT=2"}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			p.dumpLog()
-		}
-		p.try("down", "--sessions")
-		_ = os.RemoveAll(dir)
-	})
-	p.start()
+	p := up(t, "BERTH_MANAGER__LOGIN__CONCURRENT=2")
 	for _, g := range generations {
 		t.Run(g.version, func(t *testing.T) { logins(t, p, g) })
 	}

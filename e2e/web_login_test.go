@@ -165,18 +165,7 @@ func TestLoginInTheBrowser(t *testing.T) {
 	b := newBrowser(t)
 	static := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(static, "index.html"), []byte(loginPage), 0o644))
-	p := &platform{t: t, more: []string{"BERTH_WEBSERVER__STATIC_DIR=" + static}}
-	dir, err := os.MkdirTemp("", "berth-e2e-") // short: unix sockets live below it
-	require.NoError(t, err)
-	p.dir = dir
-	t.Cleanup(func() {
-		if t.Failed() {
-			p.dumpLog()
-		}
-		p.try("down", "--sessions")
-		_ = os.RemoveAll(dir)
-	})
-	p.start()
+	p := up(t, "BERTH_WEBSERVER__STATIC_DIR="+static)
 	web, email := p.web(), p.of("BERTH_ADMIN_EMAIL")
 	tab := b.page("login", "user")
 	v := tab.open(web + "/start")

@@ -3,7 +3,6 @@ package tenancy
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -86,12 +85,14 @@ var domainFields = list.Fields{
 
 // PageDomains is one page of the domains that the actor may see.
 func (s *Service) PageDomains(ctx context.Context, a authz.Actor, q list.Query) (list.Page[*Domain], error) {
-	return pageOf(ctx, s, a, facts.Domains, domainFields, q, func(r dbgen.Domain) (string, *Domain) { return r.Name, domainView(r) })
+	return pageOf(ctx, s, a, facts.Domains, domainFields, q, s.d.Store.DomainsByName,
+		func(r dbgen.Domain) (string, *Domain) { return r.Name, domainView(r) })
 }
 
 // pageOf reads a page of what is known by its name: its keys first, then their rows.
 func pageOf[R, V any](
-	ctx context.Context, s *Service, a authz.Actor, src facts.Source, fields list.Fields, q list.Query, view func(R) (string, V),
+	ctx context.Context, s *Service, a authz.Actor, src facts.Source, fields list.Fields, q list.Query,
+	byName func(context.Context, []string) ([]R, error), view func(R) (string, V),
 ) (list.Page[V], error) {
 	if err := authz.Authenticated(a); err != nil {
 		return list.Page[V]{}, err
@@ -102,12 +103,7 @@ func pageOf[R, V any](
 	if err != nil {
 		return list.Page[V]{}, err
 	}
-	row, _, _ := strings.Cut(src.Key, ".")
-	rows, err := s.d.Store.DB().Query(ctx, "SELECT "+row+".* FROM "+src.From+" WHERE "+src.Key+" = ANY($1)", keys)
-	if err != nil {
-		return list.Page[V]{}, fmt.Errorf("read a page of %s: %w", src.From, err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[R])
+	found, err := byName(ctx, keys)
 	if err != nil {
 		return list.Page[V]{}, fmt.Errorf("read a page of %s: %w", src.From, err)
 	}

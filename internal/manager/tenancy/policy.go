@@ -86,18 +86,18 @@ var policyFields = list.Fields{"name": list.Text("p.name"), "created_at": list.T
 
 // PageKeypairPolicies is one page of the policies of keypairs that the actor may see.
 func (s *Service) PageKeypairPolicies(ctx context.Context, a authz.Actor, q list.Query) (list.Page[*KeypairPolicy], error) {
-	return pageOf(ctx, s, a, facts.KeypairPolicies, policyFields, q,
+	return pageOf(ctx, s, a, facts.KeypairPolicies, policyFields, q, s.d.Store.KeypairPoliciesByName,
 		func(r dbgen.KeypairResourcePolicy) (string, *KeypairPolicy) { return r.Name, policyView(r) })
 }
 
 // PageUserPolicies is one page of the policies of users that the actor may see.
 func (s *Service) PageUserPolicies(ctx context.Context, a authz.Actor, q list.Query) (list.Page[Policy], error) {
-	return pageOf(ctx, s, a, facts.UserPolicies, policyFields, q,
+	return pageOf(ctx, s, a, facts.UserPolicies, policyFields, q, s.d.Store.UserPoliciesByName,
 		func(r dbgen.UserResourcePolicy) (string, Policy) { return r.Name, userPolicyView(r) })
 }
 
 // PageProjectPolicies is one page of the policies of projects that the actor may see.
 func (s *Service) PageProjectPolicies(ctx context.Context, a authz.Actor, q list.Query) (list.Page[Policy], error) {
-	return pageOf(ctx, s, a, facts.ProjectPolicies, policyFields, q,
+	return pageOf(ctx, s, a, facts.ProjectPolicies, policyFields, q, s.d.Store.ProjectPoliciesByName,
 		func(r dbgen.ProjectResourcePolicy) (string, Policy) { return r.Name, projectPolicyView(r) })
 }

@@ -83,6 +83,45 @@ func (q *Queries) InsertUserPolicy(ctx context.Context, name string) (int64, err
 	return result.RowsAffected(), nil
 }
 
+const keypairPoliciesByName = `-- name: KeypairPoliciesByName :many
+SELECT name, created_at, default_for_unspecified, total_resource_slots, max_session_lifetime, max_concurrent_sessions, max_concurrent_sftp_sessions, max_pending_session_count, max_pending_session_resource_slots, max_priority, max_containers_per_session, idle_timeout, allowed_vfolder_hosts, max_keep_alive FROM keypair_resource_policies WHERE name = ANY($1::text[])
+`
+
+func (q *Queries) KeypairPoliciesByName(ctx context.Context, names []string) ([]KeypairResourcePolicy, error) {
+	rows, err := q.db.Query(ctx, keypairPoliciesByName, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []KeypairResourcePolicy{}
+	for rows.Next() {
+		var i KeypairResourcePolicy
+		if err := rows.Scan(
+			&i.Name,
+			&i.CreatedAt,
+			&i.DefaultForUnspecified,
+			&i.TotalResourceSlots,
+			&i.MaxSessionLifetime,
+			&i.MaxConcurrentSessions,
+			&i.MaxConcurrentSftpSessions,
+			&i.MaxPendingSessionCount,
+			&i.MaxPendingSessionResourceSlots,
+			&i.MaxPriority,
+			&i.MaxContainersPerSession,
+			&i.IdleTimeout,
+			&i.AllowedVfolderHosts,
+			&i.MaxKeepAlive,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockProjectPolicy = `-- name: LockProjectPolicy :one
 SELECT name, created_at, max_vfolder_count, max_quota_scope_size, max_network_count FROM project_resource_policies WHERE name = $1 FOR UPDATE
 `
@@ -118,6 +157,36 @@ func (q *Queries) LockUserPolicy(ctx context.Context, name string) (UserResource
 		&i.MaxConcurrentLogins,
 	)
 	return i, err
+}
+
+const projectPoliciesByName = `-- name: ProjectPoliciesByName :many
+SELECT name, created_at, max_vfolder_count, max_quota_scope_size, max_network_count FROM project_resource_policies WHERE name = ANY($1::text[])
+`
+
+func (q *Queries) ProjectPoliciesByName(ctx context.Context, names []string) ([]ProjectResourcePolicy, error) {
+	rows, err := q.db.Query(ctx, projectPoliciesByName, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []ProjectResourcePolicy{}
+	for rows.Next() {
+		var i ProjectResourcePolicy
+		if err := rows.Scan(
+			&i.Name,
+			&i.CreatedAt,
+			&i.MaxVfolderCount,
+			&i.MaxQuotaScopeSize,
+			&i.MaxNetworkCount,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const updateProjectPolicy = `-- name: UpdateProjectPolicy :exec
@@ -164,6 +233,39 @@ func (q *Queries) UpdateUserPolicy(ctx context.Context, arg UpdateUserPolicyPara
 		arg.Name,
 	)
 	return err
+}
+
+const userPoliciesByName = `-- name: UserPoliciesByName :many
+SELECT name, created_at, max_vfolder_count, max_quota_scope_size, max_session_count_per_model_session, max_customized_image_count, max_customized_image_bytes, max_concurrent_logins FROM user_resource_policies WHERE name = ANY($1::text[])
+`
+
+func (q *Queries) UserPoliciesByName(ctx context.Context, names []string) ([]UserResourcePolicy, error) {
+	rows, err := q.db.Query(ctx, userPoliciesByName, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []UserResourcePolicy{}
+	for rows.Next() {
+		var i UserResourcePolicy
+		if err := rows.Scan(
+			&i.Name,
+			&i.CreatedAt,
+			&i.MaxVfolderCount,
+			&i.MaxQuotaScopeSize,
+			&i.MaxSessionCountPerModelSession,
+			&i.MaxCustomizedImageCount,
+			&i.MaxCustomizedImageBytes,
+			&i.MaxConcurrentLogins,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const usersOfKeypairPolicy = `-- name: UsersOfKeypairPolicy :many

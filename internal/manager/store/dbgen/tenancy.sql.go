@@ -291,6 +291,41 @@ func (q *Queries) DomainDotfiles(ctx context.Context, name string) (json.RawMess
 	return dotfiles, err
 }
 
+const domainsByName = `-- name: DomainsByName :many
+SELECT name, description, is_active, created_at, modified_at, total_resource_slots, allowed_vfolder_hosts, allowed_docker_registries, integration_id, dotfiles FROM domains WHERE name = ANY($1::text[])
+`
+
+func (q *Queries) DomainsByName(ctx context.Context, names []string) ([]Domain, error) {
+	rows, err := q.db.Query(ctx, domainsByName, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Domain{}
+	for rows.Next() {
+		var i Domain
+		if err := rows.Scan(
+			&i.Name,
+			&i.Description,
+			&i.IsActive,
+			&i.CreatedAt,
+			&i.ModifiedAt,
+			&i.TotalResourceSlots,
+			&i.AllowedVfolderHosts,
+			&i.AllowedDockerRegistries,
+			&i.IntegrationID,
+			&i.Dotfiles,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const findProject = `-- name: FindProject :one
 SELECT id, name, description, is_active, created_at, modified_at, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type, resource_policy, dotfiles, parent_id FROM projects
 WHERE CASE WHEN $1::boolean THEN id = $2::uuid ELSE name = $3::text AND domain_name = $4::text END

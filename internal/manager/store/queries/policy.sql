@@ -44,3 +44,12 @@ DELETE FROM project_resource_policies WHERE name = $1;
 
 -- name: UsersOfProjectPolicy :many
 SELECT count(*) OVER ()::bigint AS n, (p.domain_name || '/' || p.name)::text AS who FROM projects p WHERE p.resource_policy = $1 ORDER BY 2 LIMIT 5;
+
+-- name: KeypairPoliciesByName :many
+SELECT * FROM keypair_resource_policies WHERE name = ANY(@names::text[]);
+
+-- name: UserPoliciesByName :many
+SELECT * FROM user_resource_policies WHERE name = ANY(@names::text[]);
+
+-- name: ProjectPoliciesByName :many
+SELECT * FROM project_resource_policies WHERE name = ANY(@names::text[]);

@@ -239,6 +239,9 @@ SELECT count(*) FROM project_members WHERE project_id = @project_id AND user_id 
 -- name: GroupsOfProjects :many
 SELECT project_id, resource_group FROM resource_groups_for_projects WHERE project_id = ANY(@ids::uuid[]) ORDER BY resource_group;
 
+-- name: DomainsByName :many
+SELECT * FROM domains WHERE name = ANY(@names::text[]);
+
 -- name: ProjectsByID :many
 SELECT * FROM projects WHERE id = ANY(@ids::uuid[]);
 
