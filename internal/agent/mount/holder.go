@@ -18,7 +18,9 @@ import (
 // All processes of the host are looked at, because a descriptor can be sent from one container to another. Whatever is in no process
 // namespace below this one's is no container's and is left alone. Maps of memory are looked at where they name the device of a mount,
 // or all of them if thorough: some file systems have a device for each of their parts.
-func killHolders(of []inside, writers, thorough bool) {
+//
+// killed are those that were killed before, and become more. It reports whether one of them is still there.
+func killHolders(of []inside, writers, thorough bool, killed map[int]bool) (dying bool) {
 	h := holding{ids: make(map[int]bool, len(of)), writers: writers}
 	for _, i := range of {
 		h.ids[i.id] = true
@@ -29,11 +31,11 @@ func killHolders(of []inside, writers, thorough bool) {
 	}
 	own, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
-		return
+		return false
 	}
 	processes, err := numbersIn("/proc")
 	if err != nil {
-		return
+		return false
 	}
 	for _, pid := range processes {
 		if ns, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid"); err != nil || ns == own {
@@ -46,9 +48,12 @@ func killHolders(of []inside, writers, thorough bool) {
 		}
 		if h.by(pid) && ofContainer(pid) {
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			dying = dying || killed[pid]
+			killed[pid] = true
 		}
 		_ = unix.Close(fd)
 	}
+	return dying
 }
 
 // ofContainer reports whether a process is in a process namespace below this one's, and not its first.

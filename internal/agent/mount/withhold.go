@@ -18,11 +18,12 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// How often, and with which pauses, a folder that is in use is tried again. Between two tries the processes that use it are killed.
+// How often, and with which pauses, a folder that is in use is tried again. Between two tries the processes that use it are killed. A
+// try does not count while one that was killed before is still there: it ends when the machine gets to it.
 const (
 	withholdTries = 20
 	withholdPause = 20 * time.Millisecond
-	// withholdLimit bounds all tries together, on a machine that is busy.
+	// withholdLimit bounds all tries together.
 	withholdLimit = 8 * time.Second
 )
 
@@ -93,7 +94,8 @@ func withhold(ctx context.Context, pid int, w cluster.Withheld) error {
 		return err
 	}
 	dir := cluster.FolderRef{Scope: scope, Folder: w.Folder}.Dir()
-	for try := 1; ; try++ {
+	killed := map[int]bool{}
+	for tries := 1; ; tries++ {
 		found, err := insideOf("/proc/"+strconv.Itoa(pid)+"/mountinfo", dir)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			return nil // the container has ended
@@ -107,7 +109,7 @@ func withhold(ctx context.Context, pid int, w cluster.Withheld) error {
 		if len(found) == 0 {
 			return nil
 		}
-		last := try == withholdTries || ctx.Err() != nil
+		last := tries == withholdTries || ctx.Err() != nil
 		busy := false
 		for _, i := range found {
 			err := inNamespace(pid, func() error { return i.change(w.ReadOnly) })
@@ -126,8 +128,8 @@ func withhold(ctx context.Context, pid int, w cluster.Withheld) error {
 		if last {
 			return fault.Conflictf("programs of the session keep hold of folder %s", w.Name).WithReason(host.ReasonHeld)
 		}
-		if busy {
-			killHolders(found, w.ReadOnly, try > withholdTries/2)
+		if busy && killHolders(found, w.ReadOnly, tries > withholdTries/2, killed) {
+			tries--
 		}
 		select {
 		case <-time.After(withholdPause):

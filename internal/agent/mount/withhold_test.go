@@ -2,9 +2,11 @@ package mount_test
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -110,6 +112,45 @@ func TestAttackWithheldFolders(t *testing.T) {
 			require.FileExists(t, w.path("sub", "inner", "file"), "no file is lost")
 		})
 	}
+}
+
+// TestAHolderThatDiesSlowly: on a busy machine a process that was killed keeps its files until it has a turn. Here a debugger keeps it on
+// the way out, for longer than all the tries that count.
+func TestAHolderThatDiesSlowly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.contain(`( cd data; echo ready; exec sleep 60 ) & wait; exec sleep 60`)
+	first := strconv.Itoa(b.cmd.Process.Pid)
+	text, err := os.ReadFile("/proc/" + first + "/task/" + first + "/children")
+	if err != nil {
+		t.Skip("this kernel does not list the children of a process")
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	require.NoError(t, err)
+	traced, released := make(chan error), make(chan struct{})
+	go func() {
+		defer close(released)
+		runtime.LockOSThread() // the thread is the debugger
+		defer runtime.UnlockOSThread()
+		var status unix.WaitStatus
+		err := unix.PtraceAttach(pid)
+		if err == nil {
+			_, err = unix.Wait4(pid, &status, unix.WALL, nil)
+		}
+		if err == nil {
+			err = errors.Join(unix.PtraceSetOptions(pid, unix.PTRACE_O_TRACEEXIT), unix.PtraceCont(pid, 0))
+		}
+		traced <- err
+		if err == nil {
+			_, _ = unix.Wait4(pid, &status, unix.WALL, nil) // it is on its way out
+			time.Sleep(time.Second)
+			_ = unix.PtraceDetach(pid)
+		}
+	}()
+	require.NoError(t, <-traced)
+	require.NoError(t, b.withhold(false))
+	require.Empty(t, b.mounts())
+	<-released
 }
 
 func TestFoldersBecomeReadOnly(t *testing.T) {
