@@ -66,11 +66,22 @@ vulnerabilities() {
   return $status
 }
 
+# The race detector needs a C compiler.
+race=-race; command -v "${CC:-gcc}" >/dev/null || { race=; echo "tests run without -race: no C compiler; next: apt-get install gcc libc6-dev"; }
+# vet, lint and tests read what the compiler made of the packages below, so all of them ask for the same: no package is compiled twice.
+# Nobody needs what debuggers read. A collector that comes later takes a tenth of the processor time off, and memory is there.
+export GOFLAGS="$race -gcflags=all=-dwarf=false" CGO_ENABLED=$([ -n "$race" ] && echo 1 || echo 0) GOGC=${GOGC:-400}
+# Programs that only help: they are small, and linked once.
+tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+testdb=$tools/testdb
+go build -o "$tools/" ./scripts/testdb ./scripts/modules
+
 step gofmt formatted
 step tidy in_modules tidy
 step vet in_modules go vet ./...
 step lint lint
-step licences go run ./scripts/modules check
+step licences "$tools/modules" check
 step vulnerabilities vulnerabilities
 # Types and component tests of the console; where there is no Node.js, that is said.
 console() {
@@ -81,18 +92,16 @@ console() {
 
 step architecture go test .
 step console console
-# The race detector needs a C compiler.
-race=-race; command -v "${CC:-gcc}" >/dev/null || { race=; echo "tests run without -race: no C compiler; next: apt-get install gcc libc6-dev"; }
 # Many tests wait more than they compute, so more of them run at a time than there are cores. The packages that take longest begin
 # first, so that none of them runs alone at the end. vet and architecture have run above.
 longest=(./internal/testkit ./internal/manager/httpapi ./internal/manager/authztest ./cmd/berth ./internal/manager/app ./internal/storage/transfer
   ./internal/runner ./internal/manager/session)
 # The oracle of the scheduler is one goroutine, in which the race detector finds nothing: it compares fewer clusters than in make test.
-# What needs NVIDIA's library binds its functions when they are called (lazy), also where compilers do otherwise by default.
-# A collector that comes later takes a tenth of their processor time off, and memory is there.
+# What needs NVIDIA's library binds its functions when they are called (lazy), also where compilers do otherwise by default. Nothing here
+# reads what the linker writes for debuggers (-s -w).
 tests() {
-  go run ./scripts/testdb env GOGC=${GOGC:-400} CGO_ENABLED=$([ -n "$race" ] && echo 1 || echo 0) BERTH_TEST_ENGINE= BERTH_ORACLE_CLUSTERS=300 \
-    go test $race -ldflags=-extldflags=-Wl,-z,lazy -vet=off -p 4 -parallel 6 -timeout 10m "${longest[@]}" $(go list ./... | grep -vx 'berth.dev/berth')
+  "$testdb" env BERTH_TEST_ENGINE= BERTH_ORACLE_CLUSTERS=300 \
+    go test "-ldflags=-s -w -extldflags=-Wl,-z,lazy" -vet=off -p 4 -parallel 6 -timeout 10m "${longest[@]}" $(go list ./... | grep -vx 'berth.dev/berth')
 }
 step tests tests
 exit $bad

@@ -60,6 +60,8 @@ type Options struct {
 	Engine func(ctx context.Context) (pid int, err error)
 	// Patience is how long a file system may take; 0 means 5 seconds.
 	Patience time.Duration
+	// Pause waits between two tries to take a folder away, until the context ends at the latest; nil means that time passes.
+	Pause func(ctx context.Context, d time.Duration)
 	// Plain binds checked paths and makes no mounts, as an agent that is not root must.
 	Plain bool
 	Log   *slog.Logger
@@ -90,6 +92,9 @@ func Open(o Options) (*Mounts, error) {
 	}
 	if o.Patience == 0 {
 		o.Patience = 5 * time.Second
+	}
+	if o.Pause == nil {
+		o.Pause = pause
 	}
 	if os.Geteuid() != 0 {
 		o.Plain = true

@@ -45,7 +45,7 @@ func (m *Mounts) Withhold(ctx context.Context, pid int, list []cluster.Withheld)
 	ctx, cancel := context.WithTimeout(ctx, withholdLimit)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- withholdAll(ctx, pid, list) }()
+	go func() { done <- m.withholdAll(ctx, pid, list) }()
 	limit := time.NewTimer(withholdLimit + m.o.Patience) // the file system of a folder may hang
 	defer limit.Stop()
 	select {
@@ -60,10 +60,10 @@ func cannot(err error) error {
 	return fault.Invalidf("this host cannot change the mounts of running containers").WithReason(host.ReasonCannot).WithCause(err)
 }
 
-func withholdAll(ctx context.Context, pid int, list []cluster.Withheld) error {
+func (m *Mounts) withholdAll(ctx context.Context, pid int, list []cluster.Withheld) error {
 	var errs []error
 	for _, w := range list {
-		if err := withhold(ctx, pid, w); err != nil {
+		if err := m.withhold(ctx, pid, w); err != nil {
 			errs = append(errs, fmt.Errorf("take folder %s away: %w", w.Name, err))
 		}
 	}
@@ -88,7 +88,7 @@ type inside struct {
 	readOnly bool
 }
 
-func withhold(ctx context.Context, pid int, w cluster.Withheld) error {
+func (m *Mounts) withhold(ctx context.Context, pid int, w cluster.Withheld) error {
 	scope, err := cluster.ParseQuotaScope(w.Scope)
 	if err != nil {
 		return err
@@ -131,10 +131,14 @@ func withhold(ctx context.Context, pid int, w cluster.Withheld) error {
 		if busy && killHolders(found, w.ReadOnly, tries > withholdTries/2, killed) {
 			tries--
 		}
-		select {
-		case <-time.After(withholdPause):
-		case <-ctx.Done():
-		}
+		m.o.Pause(ctx, withholdPause)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
 	}
 }
 

@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -115,7 +116,7 @@ func TestAttackWithheldFolders(t *testing.T) {
 }
 
 // TestAHolderThatDiesSlowly: on a busy machine a process that was killed keeps its files until it has a turn. Here a debugger keeps it on
-// the way out, for longer than all the tries that count.
+// the way out, for more tries than count.
 func TestAHolderThatDiesSlowly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -127,7 +128,7 @@ func TestAHolderThatDiesSlowly(t *testing.T) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	require.NoError(t, err)
-	traced, released := make(chan error), make(chan struct{})
+	traced, release, released := make(chan error), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(released)
 		runtime.LockOSThread() // the thread is the debugger
@@ -143,11 +144,23 @@ func TestAHolderThatDiesSlowly(t *testing.T) {
 		traced <- err
 		if err == nil {
 			_, _ = unix.Wait4(pid, &status, unix.WALL, nil) // it is on its way out
-			time.Sleep(time.Second)
+			<-release
 			_ = unix.PtraceDetach(pid)
 		}
 	}()
 	require.NoError(t, <-traced)
+	pauses := 0
+	b.m = w.open(func(o *mount.Options) {
+		o.Pause = func(ctx context.Context, d time.Duration) {
+			if pauses++; pauses == 50 {
+				close(release)
+			}
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+			}
+		}
+	})
 	require.NoError(t, b.withhold(false))
 	require.Empty(t, b.mounts())
 	<-released
