@@ -224,19 +224,31 @@ func (p *platform) sessions() map[string]sessionRow {
 
 func (p *platform) eventually(what string, ok func() bool) {
 	p.t.Helper()
-	require.Eventually(p.t, ok, patience, 200*time.Millisecond, what)
+	require.True(p.t, settles(ok), "still not so after %s: %s", patience, what)
+}
+
+// settles waits until something is so. Who asks with a program asks less and less often: several stories run at a time on a small machine.
+func settles(ok func() bool) bool {
+	end := time.Now().Add(patience)
+	for pause := 50 * time.Millisecond; ; pause = min(pause*3/2, time.Second) {
+		if ok() {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+		<-time.After(pause)
+	}
 }
 
 // clean asserts that doctor, with the given flags, finds nothing to complain about, once what is being removed is gone.
 func (p *platform) clean(flags ...string) {
 	p.t.Helper()
 	var r result
-	for deadline := time.Now().Add(patience); ; {
-		if r = p.run("", append([]string{"doctor"}, flags...)...); r.code == 0 || time.Now().After(deadline) {
-			break
-		}
-		<-time.After(200 * time.Millisecond)
-	}
+	settles(func() bool {
+		r = p.run("", append([]string{"doctor"}, flags...)...)
+		return r.code == 0
+	})
 	require.Zero(p.t, r.code, "doctor: %s%s", r.stdout, r.stderr)
 }
 

@@ -134,5 +134,5 @@ func (d *driven) refused(args ...string) string {
 // eventually repeats a command until its words are good.
 func (d *driven) eventually(good func(said string) bool, args ...string) {
 	d.t.Helper()
-	require.Eventually(d.t, func() bool { _, said := d.run(driverAsk{Args: args}); return good(said) }, patience, 200*time.Millisecond)
+	require.True(d.t, settles(func() bool { _, said := d.run(driverAsk{Args: args}); return good(said) }))
 }

@@ -1,9 +1,11 @@
 // Command leftout reads what `go test -json` writes, shows it as `go test` does, and adds one line for each test that was left out, with
-// its reason, to the file that BERTH_LEFT_OUT names. It ends with 1 when a test or a build failed.
+// its reason, to the file that BERTH_LEFT_OUT names. At the end it names the tests that took longest. It ends with 1 when a test or a
+// build failed.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +18,8 @@ import (
 // event is a line of `go test -json`.
 type event struct {
 	Action, Package, ImportPath, Test, Output string
+
+	Elapsed float64 // seconds, without the time that a parallel test waited for its turn
 }
 
 type test struct{ pkg, name string }
@@ -47,6 +51,8 @@ func run(in io.Reader, out io.Writer, path string) (failed bool, err error) {
 // read shows what failed and the line of every package, and lists what was skipped.
 func read(in io.Reader, out, list io.Writer) (failed bool, err error) {
 	said := map[test]*strings.Builder{}
+	var slow durations
+	defer func() { slow.show(out) }()
 	r := bufio.NewReader(in)
 	for {
 		line, err := r.ReadString('\n')
@@ -62,6 +68,7 @@ func read(in io.Reader, out, list io.Writer) (failed bool, err error) {
 			continue
 		}
 		at := test{e.Package, e.Test}
+		slow.add(e)
 		switch e.Action {
 		case "build-output":
 			fmt.Fprint(out, e.Output)
@@ -96,6 +103,30 @@ func read(in io.Reader, out, list io.Writer) (failed bool, err error) {
 		case "pass":
 			delete(said, at)
 		}
+	}
+}
+
+// How many of the longest tests are named, and from how many seconds on.
+const (
+	longest = 15
+	slowest = 10
+)
+
+type durations []event
+
+func (d *durations) add(e event) {
+	if e.Test != "" && !strings.Contains(e.Test, "/") && e.Elapsed >= slowest {
+		*d = append(*d, e)
+	}
+}
+
+func (d durations) show(out io.Writer) {
+	slices.SortStableFunc(d, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	for i, e := range d[:min(len(d), longest)] {
+		if i == 0 {
+			fmt.Fprintf(out, "%d tests took %d s or more; the longest:\n", len(d), slowest)
+		}
+		fmt.Fprintf(out, "  %4.0f s  %s %s\n", e.Elapsed, e.Package, e.Test)
 	}
 }
 

@@ -46,3 +46,16 @@ func TestATestThatDidNotEnd(t *testing.T) {
 	require.True(t, failed)
 	require.Equal(t, "FAIL\tp\t25m\n--- NOT ENDED: TestA\n=== PAUSE TestA\n--- NOT ENDED: TestB\npanic: test timed out\n", out.String())
 }
+
+func TestTheLongestAreNamed(t *testing.T) {
+	in := `{"Action":"pass","Package":"p","Test":"TestA","Elapsed":12.4}
+{"Action":"pass","Package":"p","Test":"TestB/part","Elapsed":70}
+{"Action":"fail","Package":"p","Test":"TestB","Elapsed":80}
+{"Action":"pass","Package":"p","Test":"TestC","Elapsed":9.9}
+{"Action":"pass","Package":"p","Elapsed":102}
+`
+	var out, list strings.Builder
+	_, err := read(strings.NewReader(in), &out, &list)
+	require.NoError(t, err)
+	require.Equal(t, "2 tests took 10 s or more; the longest:\n    80 s  p TestB\n    12 s  p TestA\n", out.String())
+}
