@@ -7,4 +7,8 @@ cd "$(dirname "$0")/.."
 scripts/install-deps.sh bench
 docker version >/dev/null 2>&1 || scripts/engine.sh ensure
 images/build.sh
+if command -v "${CC:-gcc}" >/dev/null; then
+  make --no-print-directory nvml
+  export BERTH_NVML=$PWD/bin/berth-nvml
+fi
 BERTH_BENCH=1 exec go test -run '^$' -bench "${1:-.}" -benchtime 1x -count 1 -timeout 40m ./bench/...

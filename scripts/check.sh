@@ -23,13 +23,13 @@ in_modules() { # COMMAND...
 # golangci-lint when it is installed; otherwise the pinned staticcheck, built once by the go
 # command; where neither can be had (no module proxy), vet alone has to do.
 lint() {
-  if command -v golangci-lint >/dev/null; then in_modules golangci-lint run ./...; return; fi
+  if command -v golangci-lint >/dev/null; then GOFLAGS=$flags in_modules golangci-lint run ./...; return; fi
   local tool=$PWD/.cache/staticcheck
   [ -x "$tool" ] || CGO_ENABLED=0 GOBIN=$PWD/.cache GOFLAGS= go install honnef.co/go/tools/cmd/staticcheck@v0.7.0 2>/dev/null || {
     echo "lint: neither golangci-lint nor staticcheck can be had; go vet has run"
     return 0
   }
-  in_modules "$tool" -checks "inherit,-ST1000,-ST1003,-ST1016,-ST1020,-ST1021,-ST1022,-ST1005,-SA1019" ./...
+  GOFLAGS=$flags in_modules "$tool" -checks "inherit,-ST1000,-ST1003,-ST1016,-ST1020,-ST1021,-ST1022,-ST1005,-SA1019" ./...
 }
 
 # go.mod and go.sum hold what the sources need and nothing else. The go command looks for that at every dependency, also at
@@ -70,16 +70,17 @@ vulnerabilities() {
 race=-race; command -v "${CC:-gcc}" >/dev/null || { race=; echo "tests run without -race: no C compiler; next: apt-get install gcc libc6-dev"; }
 # vet, lint and tests read what the compiler made of the packages below, so all of them ask for the same: no package is compiled twice.
 # Nobody needs what debuggers read. A collector that comes later takes a tenth of the processor time off, and memory is there.
-export GOFLAGS="$race -gcflags=all=-dwarf=false" CGO_ENABLED=$([ -n "$race" ] && echo 1 || echo 0) GOGC=${GOGC:-400}
+flags="$race -gcflags=all=-dwarf=false"
+export CGO_ENABLED=$([ -n "$race" ] && echo 1 || echo 0) GOGC=${GOGC:-400}
 # Programs that only help: they are small, and linked once.
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 testdb=$tools/testdb
-go build -o "$tools/" ./scripts/testdb ./scripts/modules
+go build $flags -o "$tools/" ./scripts/testdb ./scripts/modules
 
 step gofmt formatted
 step tidy in_modules tidy
-step vet in_modules go vet ./...
+step vet in_modules go vet $flags ./...
 step lint lint
 step licences "$tools/modules" check
 step vulnerabilities vulnerabilities
@@ -90,7 +91,7 @@ console() {
   out=$(scripts/web.sh check 2>&1) || { echo "$out"; return 1; }
 }
 
-step architecture go test .
+step architecture go test $flags -vet=off .
 step console console
 # Many tests wait more than they compute, so more of them run at a time than there are cores. The packages that take longest begin
 # first, so that none of them runs alone at the end. vet and architecture have run above.
@@ -101,7 +102,7 @@ longest=(./internal/testkit ./internal/manager/httpapi ./internal/manager/authzt
 # reads what the linker writes for debuggers (-s -w).
 tests() {
   "$testdb" env BERTH_TEST_ENGINE= BERTH_ORACLE_CLUSTERS=300 \
-    go test "-ldflags=-s -w -extldflags=-Wl,-z,lazy" -vet=off -p 4 -parallel 6 -timeout 10m "${longest[@]}" $(go list ./... | grep -vx 'berth.dev/berth')
+    go test $flags "-ldflags=-s -w -extldflags=-Wl,-z,lazy" -vet=off -p 4 -parallel 6 -timeout 10m "${longest[@]}" $(go list ./... | grep -vx 'berth.dev/berth')
 }
 step tests tests
 exit $bad
