@@ -368,6 +368,7 @@ var rules = []rule{
 	{dir: "internal/agent/stream", duty: "byte streams of kernels for the manager",
 		allow: []string{"internal/agent/keeper", "internal/agent/runners", "internal/agent/runtime", "internal/cluster",
 			"internal/fault", "internal/wire/node", "internal/wire/run"}},
+	{dir: "internal/agent/wireguard", duty: "an encrypted tunnel to other agents", allow: []string{"internal/fault"}},
 
 	// The storage proxy.
 	{dir: "internal/storage", duty: "the role: volumes, their API for managers, the announcement in etcd",
