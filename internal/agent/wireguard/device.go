@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -31,6 +32,7 @@ type Options struct {
 	// MTU is what fits into a packet inside of the tunnel.
 	MTU int
 	Log *slog.Logger
+	Now func() time.Time
 }
 
 // Interface is the name of the device in its namespace.
@@ -52,7 +54,14 @@ func Supported() error {
 		return fault.Unavailablef("this host encrypts no networks of sessions: /dev/net/tun cannot be opened").WithCause(err).
 			WithNext("load the kernel's module tun, and let the agent open the file")
 	}
-	return f.Close()
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("close /dev/net/tun: %w", err)
+	}
+	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
+		return fault.Unavailablef("this host encrypts no networks of sessions: its kernel has no IPv6, which packets inside of tunnels are of").
+			WithCause(err).WithNext("start the kernel with IPv6; no address of it is needed")
+	}
+	return nil
 }
 
 // Open makes the device, without peers. One that an earlier process left is replaced.
@@ -63,7 +72,7 @@ func Open(o Options) (*Device, error) {
 		if err != nil {
 			return fmt.Errorf("make the interface %s: %w", Interface, err)
 		}
-		d.dev = device.NewDevice(t, bindIn{conn.NewStdNetBind(), o.Underlay}, loggerOf(o.Log))
+		d.dev = device.NewDevice(t, bindIn{conn.NewStdNetBind(), o.Underlay}, loggerOf(o))
 		return nil
 	})
 	if err == nil {
@@ -139,9 +148,22 @@ func (d *Device) Close() {
 	}
 }
 
-func loggerOf(log *slog.Logger) *device.Logger {
+// quiet is the time between two lines about trouble: a way that is down would fill a log, as fast as kernels send.
+const quiet = 10 * time.Second
+
+func loggerOf(o Options) *device.Logger {
+	var mu sync.Mutex
+	var last time.Time
+	left := 0
 	return &device.Logger{Verbosef: device.DiscardLogf, Errorf: func(format string, v ...any) {
-		log.Warn("the encrypted tunnel has trouble", "what", fmt.Sprintf(format, v...))
+		mu.Lock()
+		defer mu.Unlock()
+		now := o.Now()
+		if left++; !last.IsZero() && now.Sub(last) < quiet {
+			return
+		}
+		o.Log.Warn("the encrypted tunnel has trouble", "what", fmt.Sprintf(format, v...), "times", left)
+		last, left = now, 0
 	}}
 }
 

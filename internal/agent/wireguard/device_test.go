@@ -133,7 +133,7 @@ func (h *host) open(peers ...wireguard.Peer) {
 	mtu, ok := wireguard.MTU(cableMTU, true)
 	require.True(h, ok)
 	d, err := wireguard.Open(wireguard.Options{Key: h.key, Port: port, Space: int(h.space), Underlay: int(h.underlay), MTU: mtu,
-		Log: slog.New(slog.DiscardHandler)})
+		Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	require.NoError(h, err)
 	h.Cleanup(d.Close)
 	h.device = d
