@@ -366,8 +366,8 @@ func sameFacts(a, b link.Facts) bool {
 	}
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
 		a.DiskProblem == b.DiskProblem && sameConditions(a.Conditions, b.Conditions) &&
-		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && a.NetworkAddress == b.NetworkAddress && a.TunnelKey == b.TunnelKey && a.TunnelPort == b.TunnelPort &&
-		a.TunnelProblem == b.TunnelProblem &&
+		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && a.NetworkAddress == b.NetworkAddress &&
+		a.TunnelKey == b.TunnelKey && a.TunnelPort == b.TunnelPort && a.TunnelProblem == b.TunnelProblem &&
 		maps.Equal(a.Capacity, b.Capacity) &&
 		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) &&
 		slices.EqualFunc(a.Devices, b.Devices, sameDevice) && slices.EqualFunc(a.Images, b.Images, sameImage)

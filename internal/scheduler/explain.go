@@ -207,7 +207,8 @@ func (g *group) explainShape(w *waiting, sh *shape, role string) *Explanation {
 		filter := g.judge(a, w, sh)
 		e.Rejected[filter]++
 		switch filter {
-		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterUnencrypted, filterCondition, filterImage:
+		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterCondition, filterImage,
+			filterUnencrypted:
 			continue
 		case filterReserved:
 			reserved++

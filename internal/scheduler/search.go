@@ -55,7 +55,8 @@ func (s *search) shortfall(v freeVector, sh *shape) cluster.Slots {
 // plain reports whether sessions of a kind have no wishes about agents. Volumes are a wish only while one hangs somewhere, and encryption
 // only where an agent cannot.
 func (s *search) plain(k *kind) bool {
-	return k.plain() && (len(k.session.Volumes) == 0 || !slices.ContainsFunc(s.agents, func(a *agent) bool { return len(a.facts.Hung) > 0 })) &&
+	return k.plain() &&
+		(len(k.session.Volumes) == 0 || !slices.ContainsFunc(s.agents, func(a *agent) bool { return len(a.facts.Hung) > 0 })) &&
 		(!k.session.Connected || !slices.ContainsFunc(s.agents, func(a *agent) bool { return a.exposes(k) }))
 }
 

@@ -63,7 +63,9 @@ func (n *Network) Tunnel() (key string, port int, problem string) {
 
 // crosses reports whether a network is encrypted and has members on other agents.
 func (n *Network) crosses(w *cluster.SessionNetwork) bool {
-	return w.Encrypted && slices.ContainsFunc(w.Members, func(m cluster.NetworkMember) bool { return m.Agent != n.o.Agent && m.Agent != "" })
+	return w.Encrypted && slices.ContainsFunc(w.Members, func(m cluster.NetworkMember) bool {
+		return m.Agent != n.o.Agent && m.Agent != ""
+	})
 }
 
 // inner is this agent's address inside of encrypted tunnels; not valid while it has no key.

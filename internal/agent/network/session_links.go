@@ -307,7 +307,8 @@ func (l sessionLinks) makeTunnel(h *netlink.Handle, s step) error {
 	defer under.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Namespace = tunnelName(s.number), s.mtu, netlink.NsFd(l.ns)
-	v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: firstVNI + int(s.number), SrcAddr: s.local.AsSlice(), Port: l.port, Proxy: true, NoAge: true}
+	v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: firstVNI + int(s.number), SrcAddr: s.local.AsSlice(), Port: l.port,
+		Proxy: true, NoAge: true}
 	if err := under.LinkAdd(v); err != nil {
 		if errors.Is(err, unix.EEXIST) {
 			return fault.Conflictf("another agent of this host has a tunnel for network %d of sessions at port %d", s.number, l.port).WithCause(err).

@@ -120,8 +120,8 @@ func sessionTable(a admitted) table {
 }
 
 // tunnelTable admits packets of a network from the agents of that session alone: VXLAN itself asks nobody who they are. It is in the
-// engine's namespace, and speaks of the port of tunnels only; another one is in the namespace of encrypted tunnels, where addresses are those
-// inside of them.
+// engine's namespace, and speaks of the port of tunnels only. Another one is in the namespace of the encrypted tunnel, where addresses are
+// those inside of it.
 func tunnelTable(name string, port int, ends map[tunnelEnd]bool) table {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	set4 := &nftables.Set{Table: t, Name: setAgents4, Concatenation: true,

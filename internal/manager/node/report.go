@@ -119,7 +119,8 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 			return fmt.Errorf("look whose key of encrypted tunnels it is: %w", err)
 		}
 		if taken { // a key is its first owner's
-			f.TunnelKey, f.TunnelProblem = "", "another agent has its key of encrypted tunnels; remove tunnel.key from its state directory and restart it"
+			f.TunnelKey = ""
+			f.TunnelProblem = "another agent has its key of encrypted tunnels; remove tunnel.key from its state directory and restart it"
 		}
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, BrokenDevices: broken,
