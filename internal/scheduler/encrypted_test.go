@@ -8,8 +8,8 @@ import (
 	"berth.dev/berth/internal/scheduler"
 )
 
-// TestEncryptedNetworksAreWhereAgentsEncrypt: kernels that reach each other over agents run where that can be encrypted, if it is to be, and
-// say why they wait. Who needs no such network runs anywhere.
+// TestEncryptedNetworksAreWhereAgentsEncrypt: kernels that reach each other over agents run where that can be encrypted, if it is to be,
+// and say why they wait. Who needs no such network runs anywhere.
 func TestEncryptedNetworksAreWhereAgentsEncrypt(t *testing.T) {
 	t.Parallel()
 	clear := agent("a", 8, 8)
@@ -19,7 +19,8 @@ func TestEncryptedNetworksAreWhereAgentsEncrypt(t *testing.T) {
 	gang.Kernels = append(gang.Kernels, job(2, 10, 0, ask(1, 1)).Kernels...)
 	gang.Connected = true
 	alone := job(1, 10, 0, ask(1, 1))
-	placed := gang
+	near, placed := gang, gang
+	near.Connected = false
 	placed.Encrypted = true
 	for name, c := range map[string]struct {
 		group   bool
@@ -33,7 +34,7 @@ func TestEncryptedNetworksAreWhereAgentsEncrypt(t *testing.T) {
 		"one kernel":               {true, []scheduler.Agent{clear}, alone, "a"},
 		"no agent encrypts":        {true, []scheduler.Agent{clear}, gang, ""},
 		"none for the one before":  {false, []scheduler.Agent{clear}, placed, ""},
-		"kernels of a single node": {true, []scheduler.Agent{clear}, func() scheduler.Session { s := gang; s.Connected = false; return s }(), "a"},
+		"kernels of a single node": {true, []scheduler.Agent{clear}, near, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -64,7 +64,8 @@ func TestEncryptedNetworksAreRead(t *testing.T) {
 	require.Equal(t, "192.0.2.1", m.Host.String())
 	require.Zero(t, m.Tunnel)
 	for _, bad := range [][2]string{{key, "127.0.0.1:4798"}, {key, "192.0.2.1:0"}, {key, "host:4798"}, {"", "192.0.2.1:4798"},
-		{"short", "192.0.2.1:4798"}, {"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "192.0.2.1:4798"}, {key + "\nallowed_ip=::/0", "192.0.2.1:1"}} {
+		{"short", "192.0.2.1:4798"}, {"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "192.0.2.1:4798"},
+		{key + "\nallowed_ip=::/0", "192.0.2.1:1"}} {
 		require.Zero(t, read(true, bad[0], bad[1]).Tunnel, "%v", bad)
 	}
 }

@@ -99,8 +99,8 @@ func (n *Network) unencrypted(m cluster.NetworkMember) error {
 	return nil
 }
 
-// readyTunnel makes the encrypted tunnel ready when a network here needs it, with nobody at its other end, and takes it away when none does.
-// It reports whether there is news for other agents. The caller holds mu.
+// readyTunnel makes the encrypted tunnel ready when a network here needs it, with nobody at its other end, and takes it away when none
+// does. It reports whether there is news for other agents. The caller holds mu.
 func (n *Network) readyTunnel() (news bool) {
 	e := &n.sessions.encrypted
 	known, before := e.known, e.problem

@@ -153,8 +153,8 @@ func (p *pair) speak(from, to int, address string) (say func(), c net.Conn) {
 	}, c
 }
 
-// TestEncryptedNetworksAreNeverInClear: what kernels on two agents say to each other is sealed on the cable, while the agents run, while one
-// is killed, and after it is back. Connections live on.
+// TestEncryptedNetworksAreNeverInClear: what kernels on two agents say to each other is sealed on the cable, while the agents run, while
+// one is killed, and after it is back. Connections live on.
 func TestEncryptedNetworksAreNeverInClear(t *testing.T) {
 	t.Parallel()
 	p := newEncryptedPair(t)
@@ -234,8 +234,8 @@ func TestTheCableIsSeen(t *testing.T) {
 	}, 30*time.Second, 10*time.Millisecond)
 }
 
-// TestPeersOfEncryptedNetworks: an agent hears those that its sessions reach and nobody else, each in its own sessions, and a removed one no
-// more.
+// TestPeersOfEncryptedNetworks: an agent hears those that its sessions reach and nobody else, each in its own sessions, and a removed one
+// no more.
 func TestPeersOfEncryptedNetworks(t *testing.T) {
 	t.Parallel()
 	p := newEncryptedPair(t)

@@ -10,8 +10,8 @@ import (
 	"berth.dev/berth/internal/manager/managertest"
 )
 
-// TestMembersOfEncryptedNetworks: agents are told the keys and tunnels of the members of such a network and not where they are in clear, and
-// no agent has the key of another.
+// TestMembersOfEncryptedNetworks: agents are told the keys and tunnels of the members of such a network and not where they are in clear,
+// and no agent has the key of another.
 func TestMembersOfEncryptedNetworks(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)
@@ -21,13 +21,15 @@ func TestMembersOfEncryptedNetworks(t *testing.T) {
 	facts := func(id cluster.AgentID, revision int64, key string) {
 		t.Helper()
 		require.NoError(t, w.Reports.UpdateFacts(t.Context(), id, w.Epoch(id), cluster.NodeFacts{Revision: 1 + revision, EngineOK: true,
-			Architecture: "x86_64", Images: []cluster.NodeImage{managertest.PythonImage()}, NetworkAddress: "192.0.2." + string(id[1:]), TunnelKey: key, TunnelPort: 4798}))
+			Architecture: "x86_64", Images: []cluster.NodeImage{managertest.PythonImage()},
+			NetworkAddress: "192.0.2." + string(id[1:]), TunnelKey: key, TunnelPort: 4798}))
 	}
 	facts("a1", 1, "key of a1")
 	facts("a2", 1, "key of a2")
 	facts("a3", 1, "key of a1")
 	var key, problem string
-	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT tunnel_key, tunnel_problem FROM agents WHERE id = 'a3'`).Scan(&key, &problem))
+	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT tunnel_key, tunnel_problem FROM agents
+		WHERE id = 'a3'`).Scan(&key, &problem))
 	require.Empty(t, key)
 	require.Contains(t, problem, "another agent has its key")
 
