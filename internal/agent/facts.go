@@ -313,6 +313,7 @@ func (f *facts) scan(ctx context.Context) bool {
 	h.disk, h.hung = next.DiskProblem, next.HungVolumes
 	next.Conditions = cluster.KeepSince(f.now.Conditions, conditionsOf(h), f.clock.Now())
 	next.DataAddress, next.DataSocket = address, socket
+	next.TunnelProblem = "its runtime connects the containers"
 	if f.network != nil {
 		next.NetworkAddress = f.network.Address()
 		next.TunnelKey, next.TunnelPort, next.TunnelProblem = f.network.Tunnel()

@@ -68,6 +68,16 @@ func (n *Network) crosses(w *cluster.SessionNetwork) bool {
 	})
 }
 
+// encrypts reports whether a network here is to be encrypted on its way to other agents.
+func (n *Network) encrypts() bool {
+	for _, w := range n.sessions.kernels {
+		if n.crosses(w) {
+			return true
+		}
+	}
+	return false
+}
+
 // inner is this agent's address inside of encrypted tunnels; not valid while it has no key.
 func (e *encrypted) inner() netip.Addr {
 	if !e.known {
@@ -133,10 +143,7 @@ func (n *Network) openTunnel() error {
 			l.encrypted = 0
 		}
 	}
-	needed := false
-	for _, w := range n.sessions.kernels {
-		needed = needed || n.crosses(w)
-	}
+	needed := n.encrypts()
 	if l.encrypted == 0 {
 		ns, err := openSessionSpace(n.encryptedSpaceName(), needed)
 		if err != nil {

@@ -328,3 +328,31 @@ func TestAgentsThatCannotEncryptSaySo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "10.223.9.65", place.Session)
 }
+
+// TestEncryptedNetworksWhosePortIsTaken: the agent says so, starts no kernel of them, and goes on when the port is free.
+func TestEncryptedNetworksWhosePortIsTaken(t *testing.T) {
+	t.Parallel()
+	p := newEncryptedPair(t)
+	var taken net.PacketConn
+	p.one.in(p.one.pid, func() (err error) {
+		taken, err = net.ListenPacket("udp4", ":4798")
+		return err
+	})
+	defer taken.Close()
+	session := p.encrypted(67, "10.223.10.0/26", p.sealed(ada, "main1", "10.223.10.1", "one"), p.sealed(carl, "sub1", "10.223.10.2", "two"))
+	p.a.SetNetwork(ada, session)
+	require.NoError(t, p.a.Check(t.Context()))
+	_, _, problem := p.a.Tunnel()
+	require.Contains(t, problem, "cannot be made")
+	require.Contains(t, p.a.Warnings()[0], "the encrypted networks of sessions here are down")
+	_, err := p.a.Join(ada, cluster.Egress{})
+	require.ErrorContains(t, err, "cannot be made")
+	require.NoError(t, taken.Close())
+	require.NoError(t, p.a.Check(t.Context()))
+	_, _, problem = p.a.Tunnel()
+	require.Empty(t, problem)
+	require.Empty(t, p.a.Warnings())
+	adaPID := p.start(p.one, p.a, ada, session)
+	p.start(p.two, p.b, carl, session)
+	require.True(t, p.one.comesToReach(adaPID, "tcp", "10.223.10.2:8000"))
+}

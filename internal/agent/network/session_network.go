@@ -235,6 +235,9 @@ func (n *Network) checkSessions() (warning string) {
 	if err := n.holdSessions(); err != nil {
 		return fmt.Sprintf("kernels of one session may not reach each other: %s", err)
 	}
+	if why := n.sessions.encrypted.problem; why != nil && n.encrypts() {
+		return fmt.Sprintf("the encrypted networks of sessions here are down: %s", why)
+	}
 	return ""
 }
 
