@@ -3,12 +3,14 @@ package e2e_test
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -58,6 +60,8 @@ type wireTap struct {
 	sealed int
 	clear  []string
 	spoken bool
+	to     string // a host beyond the switch
+	marks  int
 }
 
 // watch looks at all packets of the switch until the test ends.
@@ -86,7 +90,7 @@ func (l *lan) watch(t *testing.T) *wireTap {
 	s := await.Value(t, fd)
 	require.Positive(t, s, "the switch cannot be looked at")
 	require.NoError(t, unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}))
-	w, end, ended := &wireTap{}, make(chan struct{}), make(chan struct{})
+	w, end, ended := &wireTap{to: lanAddress + ".10:9"}, make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		b := make([]byte, 1<<16)
@@ -116,13 +120,28 @@ func (w *wireTap) note(p []byte) {
 	switch int(p[36])<<8 | int(p[37]) {
 	case 4798:
 		w.sealed++
+	case 9:
+		w.marks++
 	case 4799:
 		w.clear = append(w.clear, fmt.Sprintf("%x", p[26:42]))
 	}
 }
 
+// clean fails when something was in clear among what has been sent so far. All of it has been seen when a mark that comes after it has.
 func (w *wireTap) clean(t *testing.T) {
 	t.Helper()
+	w.mu.Lock()
+	before := w.marks
+	w.mu.Unlock()
+	require.Eventually(t, func() bool {
+		if c, err := net.Dial("udp4", w.to); err == nil {
+			_, _ = c.Write([]byte("mark")) // nobody listens
+			_ = c.Close()
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.marks > before
+	}, 30*time.Second, 20*time.Millisecond)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	require.NotZero(t, w.sealed)

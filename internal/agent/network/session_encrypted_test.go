@@ -59,6 +59,8 @@ type cable struct {
 	sealed   int
 	clear    []string
 	contents bool
+	mark     func()
+	marks    int
 }
 
 const secretWord = "the-word-that-nobody-on-the-wire-may-read"
@@ -66,6 +68,17 @@ const secretWord = "the-word-that-nobody-on-the-wire-may-read"
 func (p *pair) watch() *cable {
 	p.Helper()
 	c, fd := &cable{}, -1
+	c.mark = func() {
+		p.one.in(p.one.pid, func() error {
+			u, err := net.Dial("udp4", twoHost+":9")
+			if err != nil {
+				return err
+			}
+			defer u.Close()
+			_, _ = io.WriteString(u, "mark") // nobody listens
+			return nil
+		})
+	}
 	p.one.in(p.one.pid, func() (err error) {
 		const all = unix.ETH_P_ALL
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all<<8); err != nil {
@@ -106,13 +119,25 @@ func (c *cable) note(p []byte) {
 	switch port := int(p[36])<<8 | int(p[37]); port {
 	case 4798:
 		c.sealed++
+	case 9:
+		c.marks++
 	case 4799:
 		c.clear = append(c.clear, fmt.Sprintf("%x", p[14:42]))
 	}
 }
 
+// clean fails when something was in clear among what has been sent so far. All of it has been seen when a mark that comes after it has.
 func (c *cable) clean(t testing.TB) {
 	t.Helper()
+	c.mu.Lock()
+	before := c.marks
+	c.mu.Unlock()
+	require.Eventually(t, func() bool {
+		c.mark()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.marks > before
+	}, 30*time.Second, 10*time.Millisecond)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	require.False(t, c.contents, "the contents are on the cable")

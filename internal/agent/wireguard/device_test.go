@@ -159,13 +159,15 @@ type wire struct {
 	sealed   int // packets between the ports of tunnels
 	others   []string
 	contents bool
+	from     *host
+	marks    int
 }
 
 const secretWord = "the-word-that-nobody-on-the-wire-may-read"
 
 func (h *host) watch() *wire {
 	h.Helper()
-	w := &wire{}
+	w := &wire{from: h}
 	in(h, h.underlay, func() (err error) {
 		const all = unix.ETH_P_ALL
 		w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all<<8)
@@ -205,6 +207,10 @@ func (w *wire) note(p []byte) {
 	if p[23] == unix.IPPROTO_ICMP {
 		return // a host whose tunnel is down says that nobody hears at its port, and quotes the sealed packet
 	}
+	if p[23] == unix.IPPROTO_UDP && int(p[36])<<8|int(p[37]) == 9 {
+		w.marks++
+		return
+	}
 	if p[23] == unix.IPPROTO_UDP && int(p[36])<<8|int(p[37]) == port {
 		w.sealed++
 		return
@@ -212,8 +218,26 @@ func (w *wire) note(p []byte) {
 	w.others = append(w.others, fmt.Sprintf("protocol %d, port %d", p[23], int(p[36])<<8|int(p[37])))
 }
 
+// clean fails when something was in clear among what has been sent so far. All of it has been seen when a mark that comes after it has.
 func (w *wire) clean(t testing.TB) {
 	t.Helper()
+	w.mu.Lock()
+	before := w.marks
+	w.mu.Unlock()
+	require.Eventually(t, func() bool {
+		in(t, w.from.underlay, func() error {
+			u, err := net.Dial("udp4", "192.0.2.2:9")
+			if err != nil {
+				return err
+			}
+			defer u.Close()
+			_, _ = io.WriteString(u, "mark") // nobody listens
+			return nil
+		})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.marks > before
+	}, 30*time.Second, 10*time.Millisecond)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	require.False(t, w.contents, "the contents are on the wire")
