@@ -178,12 +178,13 @@ func (n *Network) Run(ctx context.Context) error {
 	}
 }
 
-// Close ends the encrypted tunnel.
+// Close ends the encrypted tunnel for good.
 func (n *Network) Close() {
 	n.checking.Lock()
 	defer n.checking.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.sessions.encrypted.closed = true
 	n.closeTunnel()
 }
 

@@ -19,6 +19,7 @@ import (
 // encrypted is this agent's end of encrypted tunnels. The device is in a network namespace of its own, and so is where VXLAN of encrypted
 // networks begins: what does not leave through the device does not leave. It is there while a network here needs it.
 type encrypted struct {
+	closed bool // the agent ends
 	known  bool // key is this agent's
 	key    wireguard.Key
 	device *wireguard.Device
@@ -123,6 +124,9 @@ func (n *Network) readyTunnel() (news bool) {
 
 func (n *Network) openTunnel() error {
 	e := &n.sessions.encrypted
+	if e.closed {
+		return fault.Unavailablef("the agent ends")
+	}
 	if err := wireguard.Supported(); err != nil {
 		return err
 	}
