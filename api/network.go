@@ -11,6 +11,8 @@ type GroupNetwork struct {
 	ResourceGroup string `json:"name"`
 	// Egress is open, none or proxy:ADDRESS:PORT.
 	Egress string `json:"egress"`
+	// EncryptedNetworks: the networks of sessions that begin are encrypted between agents.
+	EncryptedNetworks bool `json:"encrypted_networks"`
 }
 
 // GroupNetworkChange is the body of PATCH /scaling-groups/{sg}/network.

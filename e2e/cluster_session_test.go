@@ -226,34 +226,9 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 	}
 
 	// A connection between two hosts lives on while an agent is killed and starts again.
-	from, to := "", ""
-	for _, name := range names {
-		h, _ := l.kernel(id, name)
-		if h.name == "wide-a" {
-			from = name
-		} else {
-			to = name
-		}
-	}
-	h, container := l.kernel(id, from)
-	talk := exec.Command("docker", "exec", "-i", container, "bash", "-c",
-		"exec 3<>/dev/tcp/"+to+"/7000; read w <&3; while read line; do echo $line >&3; read back <&3; echo $back; done")
-	talk.Env = h.engine.env
-	in, err := talk.StdinPipe()
-	require.NoError(t, err)
-	var heard lockedBuffer
-	talk.Stdout = &heard
-	require.NoError(t, talk.Start())
-	t.Cleanup(func() { _ = talk.Process.Kill(); _ = talk.Wait() })
-	said := 0
-	say := func() {
-		t.Helper()
-		said++
-		_, err := fmt.Fprintf(in, "line %d\n", said)
-		require.NoError(t, err)
-		want := fmt.Sprintf("line %d\n", said)
-		l.eventually("the answer "+want, func() bool { return strings.HasSuffix(heard.String(), want) })
-	}
+	from, to := l.apart(id, names)
+	h, _ := l.kernel(id, from)
+	say := l.talk(id, from, to)
 	say()
 	require.NoError(t, h.process.Process.Signal(syscall.SIGKILL))
 	say()
@@ -262,6 +237,15 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 	say()
 
 	l.must("session", "rm", "wide-one", "wide-two")
+	l.nothingLeft()
+	t.Run("encrypted", func(t *testing.T) { l.encryptedSession(t, create) })
+	l.nothingLeft()
+	l.clean()
+}
+
+// nothingLeft waits until no host has containers or interfaces of sessions.
+func (l *lan) nothingLeft() {
+	l.t.Helper()
 	for _, h := range l.hosts {
 		l.eventually("nothing is left on "+h.name, func() bool {
 			left, err := h.engine.command(nil, "sh", "-c", "docker ps -aq; ls /run/netns | grep ^berth- | while read n; do "+
@@ -269,5 +253,44 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 			return err == nil && left == ""
 		})
 	}
-	l.clean()
 }
+
+// apart are two kernels of a session on two hosts, the first on wide-a.
+func (l *lan) apart(session string, names []string) (from, to string) {
+	l.t.Helper()
+	for _, name := range names {
+		if h, _ := l.kernel(session, name); h.name == "wide-a" {
+			from = name
+		} else {
+			to = name
+		}
+	}
+	return from, to
+}
+
+// talk opens a connection from one kernel to what serve started in another; say fails when what is said does not come back.
+func (l *lan) talk(session, from, to string) (say func()) {
+	l.t.Helper()
+	h, container := l.kernel(session, from)
+	talk := exec.Command("docker", "exec", "-i", container, "bash", "-c",
+		"exec 3<>/dev/tcp/"+to+"/7000; read w <&3; while read line; do echo $line >&3; read back <&3; echo $back; done")
+	talk.Env = h.engine.env
+	in, err := talk.StdinPipe()
+	require.NoError(l.t, err)
+	var heard lockedBuffer
+	talk.Stdout = &heard
+	require.NoError(l.t, talk.Start())
+	l.t.Cleanup(func() { _ = talk.Process.Kill(); _ = talk.Wait() })
+	said := 0
+	return func() {
+		l.t.Helper()
+		said++
+		want := fmt.Sprintf("%s %d\n", spoken, said)
+		_, err := fmt.Fprint(in, want)
+		require.NoError(l.t, err)
+		l.eventually("the answer "+want, func() bool { return strings.HasSuffix(heard.String(), want) })
+	}
+}
+
+// spoken is how all lines begin that kernels say to each other.
+const spoken = "what-kernels-say-to-each-other"

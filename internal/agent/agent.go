@@ -306,8 +306,8 @@ func (a *Agent) probeMounts(ctx context.Context) error {
 
 // networkOptions are those of the network of sessions.
 func networkOptions(c Config, d Deps, e network.Engine, changed func()) network.Options {
-	return network.Options{Engine: e, Config: c.Network, Scope: c.Scope(), Agent: cluster.AgentID(c.ID), Log: d.Log.With("part", "network"),
-		Clock: d.Clock, Changed: changed}
+	return network.Options{Engine: e, Config: c.Network, StateDir: c.StateDir, Scope: c.Scope(), Agent: cluster.AgentID(c.ID),
+		Log: d.Log.With("part", "network"), Clock: d.Clock, Changed: changed}
 }
 
 // networkService makes the network of sessions and keeps it.

@@ -313,8 +313,10 @@ func (f *facts) scan(ctx context.Context) bool {
 	h.disk, h.hung = next.DiskProblem, next.HungVolumes
 	next.Conditions = cluster.KeepSince(f.now.Conditions, conditionsOf(h), f.clock.Now())
 	next.DataAddress, next.DataSocket = address, socket
+	next.TunnelProblem = "its runtime connects the containers"
 	if f.network != nil {
 		next.NetworkAddress = f.network.Address()
+		next.TunnelKey, next.TunnelPort, next.TunnelProblem = f.network.Tunnel()
 	}
 	if !sameFacts(f.now, next) {
 		next.Revision++
@@ -366,6 +368,7 @@ func sameFacts(a, b link.Facts) bool {
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
 		a.DiskProblem == b.DiskProblem && sameConditions(a.Conditions, b.Conditions) &&
 		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && a.NetworkAddress == b.NetworkAddress &&
+		a.TunnelKey == b.TunnelKey && a.TunnelPort == b.TunnelPort && a.TunnelProblem == b.TunnelProblem &&
 		maps.Equal(a.Capacity, b.Capacity) &&
 		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) &&
 		slices.EqualFunc(a.Devices, b.Devices, sameDevice) && slices.EqualFunc(a.Images, b.Images, sameImage)

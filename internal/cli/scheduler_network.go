@@ -61,5 +61,6 @@ func (o *schedulerNetworkOptions) run(ctx context.Context, cmd *cobra.Command, c
 	var f frame.Fields
 	f.Add("resource group", n.ResourceGroup)
 	f.Add("egress", n.Egress)
+	f.Add("networks between agents", map[bool]string{true: "encrypted", false: "in clear"}[n.EncryptedNetworks])
 	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -13,6 +13,8 @@ type SessionNetwork struct {
 	Subnet netip.Prefix
 	// Members are all kernels of the session in the order of their addresses.
 	Members []NetworkMember
+	// Encrypted: between agents it is carried in their encrypted tunnels and in nothing else. No Host of a member is known then.
+	Encrypted bool
 }
 
 // MaxSessionNetworks is how many networks of sessions a cluster has at most.
@@ -28,6 +30,16 @@ type NetworkMember struct {
 	Agent AgentID
 	// Host is where other agents reach that agent; not valid while it is not known.
 	Host netip.Addr
+	// Tunnel is the end of that agent's encrypted tunnels, where the network is encrypted.
+	Tunnel Tunnel
+}
+
+// Tunnel is one end of encrypted tunnels between agents.
+type Tunnel struct {
+	// Key is the agent's public key in base64; "" while it has none.
+	Key string
+	// Endpoint is where the agent hears encrypted packets; not valid while it is not known.
+	Endpoint netip.AddrPort
 }
 
 // Member returns a kernel's place in the network.
@@ -44,7 +56,7 @@ func (n *SessionNetwork) Equal(o *SessionNetwork) bool {
 	if n == nil || o == nil {
 		return n == o
 	}
-	return n.Number == o.Number && n.Subnet == o.Subnet && slices.Equal(n.Members, o.Members)
+	return n.Number == o.Number && n.Subnet == o.Subnet && n.Encrypted == o.Encrypted && slices.Equal(n.Members, o.Members)
 }
 
 // MemberAddress is the address of the n-th member of a network, from 0; it is not valid when the subnet has no room for it.

@@ -85,6 +85,11 @@ type NodeFacts struct {
 	DataSocket  string
 	// NetworkAddress is where other nodes reach this one for networks of sessions; "" when it cannot have any.
 	NetworkAddress string
+	// TunnelKey and TunnelPort are of its end of encrypted tunnels to other nodes; "" and 0 when it has no key. TunnelProblem says why it
+	// carries no encrypted networks now; "" when it may.
+	TunnelKey     string
+	TunnelPort    int
+	TunnelProblem string
 }
 
 // LabelCustomizedOwner says whose session an image was made of: "user:<id>".

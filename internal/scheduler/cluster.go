@@ -174,7 +174,7 @@ func (c *Cluster) SetAgent(group string, facts Agent) {
 func sameFacts(a, b *Agent) bool {
 	return a.Architecture == b.Architecture && a.Schedulable == b.Schedulable && a.Alive == b.Alive &&
 		(a.Problem == "") == (b.Problem == "") && a.Probe == b.Probe &&
-		slices.Equal(a.Hung, b.Hung) && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
+		(a.Unencrypted == "") == (b.Unencrypted == "") && slices.Equal(a.Hung, b.Hung) && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
 }
 
 func sameDevice(a, b alloc.Device) bool {

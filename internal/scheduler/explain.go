@@ -207,7 +207,8 @@ func (g *group) explainShape(w *waiting, sh *shape, role string) *Explanation {
 		filter := g.judge(a, w, sh)
 		e.Rejected[filter]++
 		switch filter {
-		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterCondition, filterImage:
+		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterCondition, filterImage,
+			filterUnencrypted:
 			continue
 		case filterReserved:
 			reserved++
@@ -304,6 +305,7 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 		filterDesignated:     "not among the designated ones",
 		filterCondition:      "with a problem",
 		filterImage:          "without the image " + strings.Join(g.localImages(sh), " and ") + ", which no registry has",
+		filterUnencrypted:    "that cannot encrypt its network",
 		filterVolume:         "where " + strings.Join(k.session.Volumes, " or ") + " does not answer",
 	}
 	var parts []string
@@ -320,13 +322,19 @@ const maxProblems = 3
 // problems names agents that would be looked at but for a problem, each with its problem.
 func (g *group) problems(k *kind, sh *shape) (out []string) {
 	for _, a := range g.search.agents {
-		if a.facts.Problem == "" || a.eligible(k, sh) != filterCondition {
+		var text string
+		switch filter := a.eligible(k, sh); {
+		case filter == filterCondition && a.facts.Problem != "":
+			text = " takes none: " + a.facts.Problem
+		case filter == filterUnencrypted:
+			text = " encrypts none: " + a.facts.Unencrypted
+		default:
 			continue
 		}
 		if len(out) == maxProblems {
 			return append(out, "and others")
 		}
-		out = append(out, "agent "+string(a.id)+" takes none: "+a.facts.Problem)
+		out = append(out, "agent "+string(a.id)+text)
 	}
 	return out
 }
@@ -414,6 +422,9 @@ func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 	case e.Reason == WaitsForAgent && e.Rejected[filterVolume] > 0:
 		e.Remedies = append(e.Remedies, fmt.Sprintf("wait until its folders' volume answers on one of %d agents, or start it without folders",
 			e.Rejected[filterVolume]))
+	case e.Reason == WaitsForAgent && e.Rejected[filterUnencrypted] > 0:
+		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to have one of %d agents encrypt networks, or start it with "+
+			"--cluster-mode single-node", e.Rejected[filterUnencrypted]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterImage] > 0:
 		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to load image %s on one of %d agents, or choose an image of a registry",
 			strings.Join(g.localImages(sh), " and "), e.Rejected[filterImage]))

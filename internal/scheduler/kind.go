@@ -88,6 +88,12 @@ func (a *agent) hangs(k *kind) bool {
 	return len(a.facts.Hung) > 0 && slices.ContainsFunc(k.session.Volumes, func(v string) bool { return slices.Contains(a.facts.Hung, v) })
 }
 
+// exposes reports whether the network of a kind is to be encrypted, and the agent cannot do that.
+func (a *agent) exposes(k *kind) bool {
+	return k.session.Connected && a.facts.Unencrypted != "" &&
+		(k.session.Encrypted || a.group != nil && a.group.policy.EncryptedNetworks)
+}
+
 // spares reports whether the agent is to be tried by sessions that have not failed there, and this kind has.
 func (a *agent) spares(k *kind) bool {
 	return a.facts.Probe == cluster.ProbeByOthers && slices.Contains(k.session.Failed, a.id)
@@ -152,6 +158,8 @@ func (c *Cluster) kindOf(s *Session) *kind {
 	key.flag(s.SingleNode)
 	key.flag(s.Private)
 	key.flag(s.Preemptible)
+	key.flag(s.Connected)
+	key.flag(s.Encrypted)
 	key.number(int64(s.Lifetime))
 	key.text(s.Companions.Name)
 	key.flag(s.Companions.Apart)
@@ -181,6 +189,7 @@ func (c *Cluster) newKind(key string, s *Session) *kind {
 	k.session = Session{
 		SingleNode: s.SingleNode, Private: s.Private, Preemptible: s.Preemptible, Lifetime: s.Lifetime, Companions: s.Companions,
 		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Volumes: slices.Clone(s.Volumes),
+		Connected: s.Connected, Encrypted: s.Encrypted,
 		Kernels: slices.Clone(s.Kernels),
 	}
 	total := cluster.Slots{}
@@ -316,6 +325,8 @@ func (a *agent) eligible(k *kind, sh *shape) string {
 		return filterCondition
 	case k != nil && a.hangs(k):
 		return filterVolume
+	case k != nil && a.exposes(k):
+		return filterUnencrypted
 	case slices.ContainsFunc(sh.local, func(image int32) bool { return !a.has(image) }):
 		return filterImage
 	}
@@ -334,6 +345,7 @@ const (
 	filterArchitecture   = "architecture"
 	filterDesignated     = "designated"
 	filterVolume         = "hung-volume"
+	filterUnencrypted    = "unencrypted"
 	filterCondition      = "condition"
 	filterImage          = "image"
 	filterDevices        = "devices"

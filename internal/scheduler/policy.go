@@ -18,6 +18,8 @@ type Group struct {
 	Name string
 	// Inactive groups start nothing.
 	Inactive bool
+	// EncryptedNetworks has connected sessions run only on agents that encrypt.
+	EncryptedNetworks bool
 	// Order and Placement name registered policies; empty means the first of Orders and
 	// Placements. Their options were validated by ParseGroup.
 	Order, Placement               string

@@ -25,6 +25,8 @@ type Agent struct {
 	Images map[string]bool
 	// Hung names volumes of folders that do not answer there, in order.
 	Hung []string
+	// Unencrypted says why the agent carries no encrypted networks of sessions, in words; "" when it does.
+	Unencrypted string
 }
 
 // Session is a session with its kernels, waiting or running.
@@ -53,6 +55,8 @@ type Session struct {
 	Designated []cluster.AgentID
 	// Volumes are those that its folders lie on, in order; it starts noRoom where one of them hangs.
 	Volumes []string
+	// Connected sessions have kernels that reach each other over agents. Encrypted ones have a network already that is encrypted.
+	Connected, Encrypted bool
 	// Failed lists agents that just failed this session; they are tried last.
 	Failed []cluster.AgentID
 }

@@ -52,9 +52,12 @@ func (s *search) shortfall(v freeVector, sh *shape) cluster.Slots {
 	return out
 }
 
-// plain reports whether sessions of a kind have no wishes about agents. Volumes are a wish only while one hangs somewhere.
+// plain reports whether sessions of a kind have no wishes about agents. Volumes are a wish only while one hangs somewhere, and encryption
+// only where an agent cannot.
 func (s *search) plain(k *kind) bool {
-	return k.plain() && (len(k.session.Volumes) == 0 || !slices.ContainsFunc(s.agents, func(a *agent) bool { return len(a.facts.Hung) > 0 }))
+	return k.plain() &&
+		(len(k.session.Volumes) == 0 || !slices.ContainsFunc(s.agents, func(a *agent) bool { return len(a.facts.Hung) > 0 })) &&
+		(!k.session.Connected || !slices.ContainsFunc(s.agents, func(a *agent) bool { return a.exposes(k) }))
 }
 
 // fits reports whether a free vector of an eligible agent has room for a shape.
@@ -231,7 +234,7 @@ func (s *search) best(b *candidates, k *kind, closed []bool) int {
 // that just failed the session.
 func (s *search) preference(k *kind, a *agent) int {
 	want := &k.session
-	if len(want.Designated) > 0 && !slices.Contains(want.Designated, a.id) || a.hangs(k) || a.spares(k) {
+	if len(want.Designated) > 0 && !slices.Contains(want.Designated, a.id) || a.hangs(k) || a.exposes(k) || a.spares(k) {
 		return -1
 	}
 	preference := 0

@@ -153,6 +153,7 @@ func factsOf(f Facts) *node.Up {
 		Conditions:  conditionsOf(f.Conditions),
 		HungVolumes: f.HungVolumes, DiskProblem: text(f.DiskProblem), DataAddress: f.DataAddress, DataSocket: f.DataSocket,
 		NetworkAddress: f.NetworkAddress,
+		TunnelKey:      f.TunnelKey, TunnelPort: int32(f.TunnelPort), TunnelProblem: text(f.TunnelProblem),
 	}
 	for name, kind := range f.SlotKinds {
 		p.SlotKinds[string(name)] = string(kind)

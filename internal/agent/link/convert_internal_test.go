@@ -1,6 +1,7 @@
 package link
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,4 +43,29 @@ func TestVersionOneIsRead(t *testing.T) {
 	require.Equal(t, "img", d.Spec.Image)
 	require.Equal(t, 1, d.Spec.LocalRank)
 	require.Empty(t, d.Spec.Mounts)
+}
+
+// TestEncryptedNetworksAreRead: of an encrypted network nothing is taken but keys and tunnels, and of one in clear none of these.
+func TestEncryptedNetworksAreRead(t *testing.T) {
+	t.Parallel()
+	const key = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+	read := func(encrypted bool, key, endpoint string) cluster.NetworkMember {
+		t.Helper()
+		n, err := networkOf(&node.SessionNetwork{Number: 1, Subnet: "10.223.0.0/26", Encrypted: encrypted, Members: []*node.NetworkMember{
+			{KernelId: "k", Address: "10.223.0.1", AgentId: "a", Host: "192.0.2.1", TunnelKey: key, TunnelEndpoint: endpoint}}})
+		require.NoError(t, err)
+		require.Equal(t, encrypted, n.Encrypted)
+		return n.Members[0]
+	}
+	m := read(true, key, "192.0.2.1:4798")
+	require.False(t, m.Host.IsValid())
+	require.Equal(t, cluster.Tunnel{Key: key, Endpoint: netip.MustParseAddrPort("192.0.2.1:4798")}, m.Tunnel)
+	m = read(false, key, "192.0.2.1:4798")
+	require.Equal(t, "192.0.2.1", m.Host.String())
+	require.Zero(t, m.Tunnel)
+	for _, bad := range [][2]string{{key, "127.0.0.1:4798"}, {key, "192.0.2.1:0"}, {key, "host:4798"}, {"", "192.0.2.1:4798"},
+		{"short", "192.0.2.1:4798"}, {"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "192.0.2.1:4798"},
+		{key + "\nallowed_ip=::/0", "192.0.2.1:1"}} {
+		require.Zero(t, read(true, bad[0], bad[1]).Tunnel, "%v", bad)
+	}
 }

@@ -17,7 +17,7 @@ func networkOf(p *node.SessionNetwork) (*cluster.SessionNetwork, error) {
 	if p == nil {
 		return nil, nil
 	}
-	n := &cluster.SessionNetwork{Number: p.GetNumber()}
+	n := &cluster.SessionNetwork{Number: p.GetNumber(), Encrypted: p.GetEncrypted()}
 	var err error
 	if n.Subnet, err = netip.ParsePrefix(p.GetSubnet()); err != nil || n.Subnet != n.Subnet.Masked() || cluster.MembersOf(n.Subnet) == 0 {
 		return nil, fault.Invalidf("the network of its session has the subnet %.64q, which is none", p.GetSubnet())
@@ -33,8 +33,13 @@ func networkOf(p *node.SessionNetwork) (*cluster.SessionNetwork, error) {
 				m.GetAddress(), n.Subnet)
 		}
 		taken[out.Address] = true
-		if a, err := netip.ParseAddr(m.GetHost()); err == nil && node.NetworkAddress(a) {
+		// Where an encrypted network is reached in clear is nothing that this agent wants to know.
+		if a, err := netip.ParseAddr(m.GetHost()); err == nil && node.NetworkAddress(a) && !n.Encrypted {
 			out.Host = a
+		}
+		if at, err := netip.ParseAddrPort(m.GetTunnelEndpoint()); err == nil && node.NetworkAddress(at.Addr()) && at.Port() != 0 &&
+			n.Encrypted && node.TunnelKey(m.GetTunnelKey()) {
+			out.Tunnel = cluster.Tunnel{Key: m.GetTunnelKey(), Endpoint: at}
 		}
 		n.Members = append(n.Members, out)
 	}

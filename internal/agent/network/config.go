@@ -27,10 +27,14 @@ type Config struct {
 	Address string
 	// TunnelPort is the UDP port of VXLAN between agents, the same on all of them.
 	TunnelPort int
+	// EncryptedPort is the UDP port at which this agent hears encrypted packets of others.
+	EncryptedPort int
 }
 
 // DefaultConfig returns the defaults.
-func DefaultConfig() Config { return Config{Pool: "10.222.0.0/16", TunnelPort: 4799} }
+func DefaultConfig() Config {
+	return Config{Pool: "10.222.0.0/16", TunnelPort: 4799, EncryptedPort: 4798}
+}
 
 // maxListed bounds each of the lists.
 const maxListed = 128
@@ -51,6 +55,8 @@ type settings struct {
 	// address is that among agents; not valid when it is to be found out.
 	address    netip.Addr
 	tunnelPort int
+	// encryptedPort is that of encrypted tunnels.
+	encryptedPort uint16
 }
 
 func (c Config) read() (settings, error) {
@@ -59,6 +65,11 @@ func (c Config) read() (settings, error) {
 		return s, fault.Invalidf("agent.network.tunnel_port is %d", c.TunnelPort).
 			WithNext("choose a UDP port that is free on all agents, such as 4799")
 	}
+	if c.EncryptedPort < 1 || c.EncryptedPort > 65535 || c.EncryptedPort == c.TunnelPort {
+		return s, fault.Invalidf("agent.network.encrypted_port is %d", c.EncryptedPort).
+			WithNext("choose a UDP port that is free on this host and not agent.network.tunnel_port, such as 4798")
+	}
+	s.encryptedPort = uint16(c.EncryptedPort)
 	if c.Address != "" {
 		a, err := netip.ParseAddr(c.Address)
 		if err != nil || a.Zone() != "" || a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() {

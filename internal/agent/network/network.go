@@ -38,10 +38,12 @@ type Engine interface {
 	List(ctx context.Context) ([]runtime.Observed, error)
 }
 
-// Options are what a network needs; all are required.
+// Options are what a network needs; all but StateDir are required.
 type Options struct {
 	Engine Engine
 	Config Config
+	// StateDir is the agent's directory, which holds the key of its encrypted tunnels; "" and it encrypts nothing.
+	StateDir string
 	// Scope and Agent name the network among others on the host.
 	Scope string
 	Agent cluster.AgentID
@@ -155,7 +157,9 @@ const (
 )
 
 // Run makes the network and keeps it as it should be until ctx ends. What it made stays.
+// But for the encrypted tunnel: it is there while the agent runs.
 func (n *Network) Run(ctx context.Context) error {
+	defer n.Close()
 	for {
 		wait := checkEvery
 		if n.Check(ctx) != nil {
@@ -172,6 +176,16 @@ func (n *Network) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// Close ends the encrypted tunnel for good.
+func (n *Network) Close() {
+	n.checking.Lock()
+	defer n.checking.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sessions.encrypted.closed = true
+	n.closeTunnel()
 }
 
 // beingMade is why no session can be connected before the first check, and after a change of the engine.
@@ -521,9 +535,13 @@ func (n *Network) Release(kernel cluster.KernelID) {
 // Left names what networks of sessions an agent has on this host: the network namespace that holds them, and the interfaces in it. It is
 // for agents that do not run and have no containers.
 func Left(scope string, agent cluster.AgentID) (space string, interfaces []string, err error) {
-	space = (&Network{id: identify(scope, agent)}).spaceName()
-	interfaces, err = leftIn(space)
-	return space, interfaces, err
+	n := &Network{id: identify(scope, agent)}
+	interfaces, err = leftIn(n.spaceName())
+	if err != nil {
+		return n.spaceName(), interfaces, err
+	}
+	inside, err := leftIn(n.encryptedSpaceName())
+	return n.spaceName(), append(interfaces, inside...), err
 }
 
 // Remove removes everything that the network of an agent has on this host. The agent must not run.
@@ -540,8 +558,8 @@ func Remove(ctx context.Context, o Options) error {
 		err = n.enter(pid)
 		if err == nil {
 			err = (ruleset{n.ns}).remove(append(tables(ruleInput{Table: n.Table(), Subnet: n.set.pool}),
-				tunnelTable(n.tunnelTableName(), n.set.tunnelPort, admitted{})))
-			err = errors.Join(err, removeSessionSpace(n.spaceName()))
+				tunnelTable(n.tunnelTableName(), n.set.tunnelPort, nil)))
+			err = errors.Join(err, removeSessionSpace(n.spaceName()), removeSessionSpace(n.encryptedSpaceName()))
 			if n.ns > 0 {
 				_ = unix.Close(n.ns)
 			}

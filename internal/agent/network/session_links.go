@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/agent/wireguard"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -24,6 +25,8 @@ type sessionLinks struct {
 	ns       int // descriptor of the namespace of session networks
 	underlay int // descriptor of the engine's namespace; 0 is that of this process
 	port     int // UDP port of tunnels
+	// encrypted is a descriptor of the namespace of the encrypted tunnel; 0 while there is none.
+	encrypted int
 }
 
 const (
@@ -228,14 +231,14 @@ func (l sessionLinks) tunnelOf(h *netlink.Handle, link netlink.Link) (*tunnel, e
 }
 
 // do carries out a step. Doing it again changes nothing.
-func (l sessionLinks) do(h *netlink.Handle, own netip.Addr, s step) error {
+func (l sessionLinks) do(h *netlink.Handle, s step) error {
 	switch s.do {
 	case makeBridge:
 		return l.makeBridge(h, s.number)
 	case removeBridge:
 		return removeLink(h, bridgeName(s.number))
 	case makeTunnel:
-		return l.makeTunnel(h, own, s)
+		return l.makeTunnel(h, s)
 	case removeTunnel:
 		return removeLink(h, tunnelName(s.number))
 	case removePort:
@@ -284,20 +287,28 @@ func (l sessionLinks) makeBridge(h *netlink.Handle, number uint32) error {
 }
 
 // makeTunnel makes the VXLAN interface of a network. It learns nothing and floods nothing: it forwards to the members that it is told, and
-// answers for their addresses itself.
-func (l sessionLinks) makeTunnel(h *netlink.Handle, own netip.Addr, s step) error {
+// answers for their addresses itself. Its packets begin in the namespace in which it is made: for an encrypted network that is one from
+// which there is no other way than the encrypted tunnel.
+func (l sessionLinks) makeTunnel(h *netlink.Handle, s step) error {
 	bridge, err := h.LinkByName(bridgeName(s.number))
 	if err != nil {
 		return fmt.Errorf("find bridge %s: %w", bridgeName(s.number), err)
 	}
-	under, err := links{ns: l.underlay}.handle()
+	from := l.underlay
+	if s.encrypted {
+		if from = l.encrypted; from <= 0 {
+			return fault.Unavailablef("network %d of sessions is to be encrypted, and this agent has no encrypted tunnel", s.number)
+		}
+	}
+	under, err := links{ns: from}.handle()
 	if err != nil {
 		return err
 	}
 	defer under.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Namespace = tunnelName(s.number), s.mtu, netlink.NsFd(l.ns)
-	v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: firstVNI + int(s.number), SrcAddr: own.AsSlice(), Port: l.port, Proxy: true, NoAge: true}
+	v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: firstVNI + int(s.number), SrcAddr: s.local.AsSlice(), Port: l.port,
+		Proxy: true, NoAge: true}
 	if err := under.LinkAdd(v); err != nil {
 		if errors.Is(err, unix.EEXIST) {
 			return fault.Conflictf("another agent of this host has a tunnel for network %d of sessions at port %d", s.number, l.port).WithCause(err).
@@ -453,29 +464,41 @@ const (
 
 // mtuTo is the size of the largest packet of a session that reaches a host without being cut: what the route to it takes, as far as the
 // kernel has found out, without what VXLAN adds.
-func (l sessionLinks) mtuTo(host netip.Addr) int {
-	overhead := overhead4
-	if host.Is6() {
-		overhead = overhead6
+// It is 0 where the network is encrypted and no packet would arrive.
+func (l sessionLinks) mtuTo(host netip.Addr, encrypted bool) int {
+	way := l.wayTo(host)
+	if encrypted {
+		inside, ok := wireguard.MTU(way, host.Is4())
+		if !ok {
+			return 0
+		}
+		return min(inside-overhead6, maxSessionMTU)
 	}
-	guess := defaultMTU - overhead
+	if host.Is6() {
+		return min(way-overhead6, maxSessionMTU)
+	}
+	return min(way-overhead4, maxSessionMTU)
+}
+
+// wayTo is the size of the largest packet that the way to a host takes, as far as the kernel has found out.
+func (l sessionLinks) wayTo(host netip.Addr) int {
 	h, err := links{ns: l.underlay}.handle()
 	if err != nil {
-		return guess
+		return defaultMTU
 	}
 	defer h.Close()
 	routes, err := h.RouteGet(host.AsSlice())
 	if err != nil || len(routes) == 0 {
-		return guess
+		return defaultMTU
 	}
 	size := routes[0].MTU
 	if link, err := h.LinkByIndex(routes[0].LinkIndex); err == nil && (size == 0 || link.Attrs().MTU < size) {
 		size = link.Attrs().MTU
 	}
 	if size < 576 {
-		return guess
+		return defaultMTU
 	}
-	return min(size-overhead, maxSessionMTU)
+	return size
 }
 
 // ownAddress is the address that packets to other hosts come from: that of the default route.

@@ -24,6 +24,8 @@ type sessions struct {
 	heirs admitted
 	// problem is why kernels of one session cannot be connected here; nil when they can.
 	problem error
+	// encrypted is the way to other agents for networks that are to be.
+	encrypted encrypted
 }
 
 // SetNetwork takes what a kernel's session has for a network, nil for none. It holds within moments.
@@ -78,7 +80,10 @@ func (n *Network) joinSession(kernel cluster.KernelID, p *Place) error {
 			continue
 		}
 		alone = false
-		if why == nil {
+		switch {
+		case why == nil && want.Encrypted:
+			why = n.unencrypted(m)
+		case why == nil:
 			why = n.sessions.unreachable(m)
 		}
 	}
@@ -123,6 +128,9 @@ func (n *Network) connectSession(kernel cluster.KernelID, pid int) (connect func
 	if n.checkSessions(); n.sessions.problem != nil {
 		return nil, n.sessions.problem
 	}
+	if why := n.sessions.encrypted.problem; why != nil && n.crosses(want) {
+		return nil, why
+	}
 	me, is := want.Member(kernel)
 	if !is {
 		return nil, fault.Conflictf("kernel %s is no member of the network of its session", kernel)
@@ -153,7 +161,7 @@ func (n *Network) releaseSession(kernel cluster.KernelID) {
 }
 
 func (n *Network) wantedSessions() map[uint32]wanted {
-	return wantedNetworks(n.sessions.kernels, n.o.Agent, n.sessions.own, n.sessions.links.mtuTo)
+	return wantedNetworks(n.sessions.kernels, n.o.Agent, n.sessions.own, n.sessions.encrypted.inner(), n.sessions.links.mtuTo)
 }
 
 // openSessions makes the namespace of session networks ready, and finds this agent's address; the caller holds mu.
@@ -178,7 +186,7 @@ func (n *Network) openSessions() error {
 			return err
 		}
 		if s.links.ns = ns; ns > 0 {
-			s.heirs = readAdmitted(n.open(ns), n.open(n.ns), n.tunnelTableName())
+			s.heirs = readAdmitted(n.open(ns), n.open(n.ns), n.encryptedRules(), n.tunnelTableName())
 		}
 	}
 	return nil
@@ -195,6 +203,18 @@ func (n *Network) inherited() admitted {
 	return admitted{}
 }
 
+// encryptedRules are those of an earlier run in the namespace of the encrypted tunnel; nil when there is none. The caller holds mu.
+func (n *Network) encryptedRules() rules {
+	if l := &n.sessions.links; l.encrypted == 0 {
+		ns, err := openSessionSpace(n.encryptedSpaceName(), false)
+		if err != nil || ns == 0 {
+			return nil
+		}
+		l.encrypted = ns
+	}
+	return n.open(n.sessions.links.encrypted)
+}
+
 func (n *Network) tunnelTableName() string { return n.Table() + "_tunnels" }
 
 // checkSessions makes the networks of sessions true and returns what does not hold in words; the caller holds mu.
@@ -206,7 +226,7 @@ func (n *Network) checkSessions() (warning string) {
 		return fmt.Sprintf("sessions of several kernels cannot run here: %s", err)
 	}
 	n.sessions.problem = nil
-	if n.sessions.own != before {
+	if news := n.readyTunnel(); news || n.sessions.own != before {
 		n.o.Changed()
 	}
 	if n.sessions.links.ns == 0 {
@@ -214,6 +234,9 @@ func (n *Network) checkSessions() (warning string) {
 	}
 	if err := n.holdSessions(); err != nil {
 		return fmt.Sprintf("kernels of one session may not reach each other: %s", err)
+	}
+	if why := n.sessions.encrypted.problem; why != nil && n.encrypts() {
+		return fmt.Sprintf("the encrypted networks of sessions here are down: %s", why)
 	}
 	return ""
 }
@@ -231,21 +254,25 @@ func (n *Network) holdSessions() error {
 	// The rules come first: no port is ever without its own.
 	allowed := admittedBy(want).with(n.inherited())
 	rules := []error{n.holdTable(s.links.ns, sessionTable(allowed)),
-		n.holdTable(n.ns, tunnelTable(n.tunnelTableName(), s.links.port, allowed))}
-	if err := errors.Join(rules...); err != nil {
-		return err
+		n.holdTable(n.ns, tunnelTable(n.tunnelTableName(), s.links.port, allowed.ends))}
+	if s.links.encrypted > 0 {
+		rules = append(rules, n.holdTable(s.links.encrypted, tunnelTable(encryptedTable, s.links.port, allowed.inner)))
+	}
+	err = errors.Join(rules...)
+	met := s.encrypted.meet(peersOf(want), err == nil)
+	if err != nil {
+		return errors.Join(err, met)
 	}
 	have, err := s.links.observe(h)
 	if err != nil {
 		return err
 	}
-	failed := map[uint32]error{}
-	var errs []error
+	failed, errs := map[uint32]error{}, []error{met}
 	for _, step := range planNetworks(want, have, s.own, func(id cluster.KernelID) bool { return !n.learned || n.members[id] != nil }) {
 		if failed[step.number] != nil {
 			continue
 		}
-		if err := s.links.do(h, s.own, step); err != nil {
+		if err := s.links.do(h, step); err != nil {
 			failed[step.number] = err
 			errs = append(errs, err)
 		}

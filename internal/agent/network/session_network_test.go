@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -32,6 +33,7 @@ type pair struct {
 	one, two  *world
 	a, b      *network.Network
 	addresses map[cluster.AgentID]string
+	states    map[cluster.AgentID]string // directories
 }
 
 const (
@@ -88,6 +90,13 @@ func newPairAt(t testing.TB, one, two string) *pair {
 func (p *pair) options(w *world, agent cluster.AgentID) network.Options {
 	o := w.options(func(c *network.Config) { c.Address = p.addresses[agent] })
 	o.Scope, o.Agent = p.Name(), agent
+	if p.states == nil {
+		p.states = map[cluster.AgentID]string{}
+	}
+	if p.states[agent] == "" {
+		p.states[agent] = p.TempDir()
+	}
+	o.StateDir = p.states[agent]
 	return o
 }
 
@@ -101,6 +110,7 @@ func (p *pair) agent(w *world, agent cluster.AgentID) *network.Network {
 		defer cancel()
 		require.NoError(p, network.Remove(ctx, o))
 	})
+	p.Cleanup(n.Close)
 	require.NoError(p, n.Check(p.Context()))
 	for _, s := range n.Warnings() {
 		p.Skipf("this kernel cannot guard a network: %s", s)
@@ -307,6 +317,24 @@ func (p *pair) inSpace(space string, do func(h *netlink.Handle) error) {
 	require.NoError(p, err)
 	defer h.Close()
 	require.NoError(p, do(h))
+}
+
+// inNamespace runs do in a named network namespace.
+func (p *pair) inNamespace(name string, do func() error) {
+	p.Helper()
+	ns, err := netns.GetFromName(name)
+	require.NoError(p, err)
+	defer ns.Close()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := netns.Set(ns); err != nil {
+			done <- err
+			return
+		}
+		done <- do()
+	}()
+	require.NoError(p, await.Value(p, done))
 }
 
 // TestOnlyAgentsSendIntoNetworksOfSessions: VXLAN itself believes every packet that arrives at its port.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"berth.dev/berth/internal/agent/wireguard"
 	"berth.dev/berth/internal/cluster"
 )
 
@@ -17,6 +18,19 @@ type wanted struct {
 	far map[netip.Addr]netip.Addr
 	// mtu is the size of the largest packet that passes between its members, in bytes.
 	mtu int
+	// encrypted: what goes to other agents goes through encrypted tunnels. inner is this agent's address inside of them then, and far has
+	// such addresses; peers are the agents.
+	encrypted bool
+	inner     netip.Addr
+	peers     []wireguard.Peer
+}
+
+// from is the address at which this agent's way to the others begins: that among agents, or the one inside of encrypted tunnels.
+func (w wanted) from(own netip.Addr) netip.Addr {
+	if w.encrypted {
+		return w.inner
+	}
+	return own
 }
 
 // present is the network of one session as it is on this agent.
@@ -61,6 +75,9 @@ type step struct {
 	member netip.Addr
 	host   netip.Addr
 	port   string
+	// encrypted: a tunnel is to be made inside of the encrypted one. local is its address.
+	encrypted bool
+	local     netip.Addr
 }
 
 // planNetworks says what is to be done, in order, so that the networks of sessions are as they should be. own is this agent's address
@@ -99,7 +116,7 @@ func planNetworks(want map[uint32]wanted, have map[uint32]present, own netip.Add
 		if !h.bridge {
 			steps = append(steps, step{do: makeBridge, number: n})
 		}
-		steps = append(steps, planTunnel(n, w, h.tunnel, own)...)
+		steps = append(steps, planTunnel(n, w, h.tunnel, w.from(own))...)
 	}
 	return steps
 }
@@ -117,7 +134,7 @@ func planTunnel(n uint32, w wanted, h *tunnel, own netip.Addr) []step {
 		h = nil
 	}
 	if h == nil {
-		steps = append(steps, step{do: makeTunnel, number: n, mtu: w.mtu})
+		steps = append(steps, step{do: makeTunnel, number: n, mtu: w.mtu, encrypted: w.encrypted, local: own})
 		h = &tunnel{}
 	}
 	for _, member := range slices.SortedFunc(mapsKeys(h.far), netip.Addr.Compare) {
@@ -134,9 +151,10 @@ func planTunnel(n uint32, w wanted, h *tunnel, own netip.Addr) []step {
 }
 
 // wantedNetworks sums up what the kernels of an agent are to have. Members without an agent, and those of agents that cannot be reached,
-// are left out until they can. mtu answers how large packets to a host may be.
-func wantedNetworks(kernels map[cluster.KernelID]*cluster.SessionNetwork, agent cluster.AgentID, own netip.Addr,
-	mtu func(host netip.Addr) int) map[uint32]wanted {
+// are left out until they can. inner is this agent's address inside of
+// encrypted tunnels. mtu answers how large packets to a host may be, 0 when none would arrive.
+func wantedNetworks(kernels map[cluster.KernelID]*cluster.SessionNetwork, agent cluster.AgentID, own, inner netip.Addr,
+	mtu func(host netip.Addr, encrypted bool) int) map[uint32]wanted {
 	out := map[uint32]wanted{}
 	// Members of one network are told at the same time; while they differ, the smaller id decides, whatever the order.
 	for _, id := range slices.SortedFunc(mapsKeys(kernels), func(a, b cluster.KernelID) int { return cmp.Compare(a, b) }) {
@@ -147,16 +165,14 @@ func wantedNetworks(kernels map[cluster.KernelID]*cluster.SessionNetwork, agent 
 		}
 		w, known := out[n.Number]
 		if !known {
-			w = wanted{subnet: n.Subnet, far: map[netip.Addr]netip.Addr{}, mtu: defaultMTU}
+			w = wanted{subnet: n.Subnet, far: map[netip.Addr]netip.Addr{}, mtu: defaultMTU, encrypted: n.Encrypted}
+			if n.Encrypted {
+				w.inner = inner
+			}
 			for _, m := range n.Members {
-				if m.Agent == agent || m.Agent == "" || !m.Host.IsValid() || !own.IsValid() || m.Host.Is4() != own.Is4() {
-					continue
+				if m.Agent != agent && m.Agent != "" && own.IsValid() {
+					w.reach(m, own, mtu)
 				}
-				size := mtu(m.Host)
-				if len(w.far) == 0 || size < w.mtu {
-					w.mtu = size
-				}
-				w.far[m.Address] = m.Host
 			}
 		}
 		if w.subnet == n.Subnet {
@@ -164,5 +180,54 @@ func wantedNetworks(kernels map[cluster.KernelID]*cluster.SessionNetwork, agent 
 		}
 		out[n.Number] = w
 	}
+	return out
+}
+
+// reach adds a member on another agent, if there is a way to it. To one of an encrypted network there is no other way than the tunnel.
+func (w *wanted) reach(m cluster.NetworkMember, own netip.Addr, mtu func(host netip.Addr, encrypted bool) int) {
+	host, way, peer := m.Host, m.Host, wireguard.Peer{}
+	if w.encrypted {
+		key, err := wireguard.ParsePublicKey(m.Tunnel.Key)
+		if err != nil || !m.Tunnel.Endpoint.IsValid() || !w.inner.IsValid() || key.Inner() == w.inner {
+			return
+		}
+		peer.Key, peer.Endpoint = key, m.Tunnel.Endpoint
+		host, way = key.Inner(), m.Tunnel.Endpoint.Addr()
+	}
+	if !way.IsValid() || way.Is4() != own.Is4() {
+		return
+	}
+	size := mtu(way, w.encrypted)
+	if size <= 0 {
+		return
+	}
+	if len(w.far) == 0 || size < w.mtu {
+		w.mtu = size
+	}
+	w.far[m.Address] = host
+	if w.encrypted && !slices.Contains(w.peers, peer) {
+		w.peers = append(w.peers, peer)
+	}
+}
+
+// peersOf are the agents to which encrypted networks have tunnels. One that is named at several places is left out: only one of them can
+// have the key, and it is not known which.
+func peersOf(want map[uint32]wanted) []wireguard.Peer {
+	at := map[wireguard.PublicKey]netip.AddrPort{}
+	for _, w := range want {
+		for _, p := range w.peers {
+			if before, known := at[p.Key]; known && before != p.Endpoint {
+				p.Endpoint = netip.AddrPort{}
+			}
+			at[p.Key] = p.Endpoint
+		}
+	}
+	var out []wireguard.Peer
+	for key, endpoint := range at {
+		if endpoint.IsValid() {
+			out = append(out, wireguard.Peer{Key: key, Endpoint: endpoint})
+		}
+	}
+	slices.SortFunc(out, func(a, b wireguard.Peer) int { return a.Key.Inner().Compare(b.Key.Inner()) })
 	return out
 }

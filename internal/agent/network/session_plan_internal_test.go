@@ -109,13 +109,15 @@ func TestWantedNetworks(t *testing.T) {
 		{Kernel: "k3", Name: "sub3", Address: a("10.223.0.4")},
 		{Kernel: "k4", Name: "sub4", Address: a("10.223.0.5"), Agent: "other family", Host: a("2001:db8::5")},
 	}}
-	mtu := func(host netip.Addr) int { return map[string]int{"192.0.2.2": 8950, "192.0.2.3": 1350}[host.String()] }
-	got := wantedNetworks(map[cluster.KernelID]*cluster.SessionNetwork{"k0": n, "stranger": n}, "here", a("192.0.2.1"), mtu)
+	mtu := func(host netip.Addr, _ bool) int {
+		return map[string]int{"192.0.2.2": 8950, "192.0.2.3": 1350}[host.String()]
+	}
+	got := wantedNetworks(map[cluster.KernelID]*cluster.SessionNetwork{"k0": n, "stranger": n}, "here", a("192.0.2.1"), netip.Addr{}, mtu)
 	require.Len(t, got, 1)
 	require.Equal(t, 1350, got[7].mtu, "the narrowest way decides")
 	require.Equal(t, map[netip.Addr]netip.Addr{a("10.223.0.2"): a("192.0.2.2"), a("10.223.0.3"): a("192.0.2.3")}, got[7].far)
 	require.Equal(t, n.Members[:1], got[7].local, "who is no member gets no port")
-	alone := wantedNetworks(map[cluster.KernelID]*cluster.SessionNetwork{"k0": n}, "here", netip.Addr{}, mtu)
+	alone := wantedNetworks(map[cluster.KernelID]*cluster.SessionNetwork{"k0": n}, "here", netip.Addr{}, netip.Addr{}, mtu)
 	require.Empty(t, alone[7].far, "without an address nobody else is reached")
 	require.Equal(t, defaultMTU, alone[7].mtu)
 }

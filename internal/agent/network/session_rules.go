@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -18,7 +19,12 @@ import (
 // which network.
 type admitted struct {
 	members map[netip.Addr]member
-	ends    map[tunnelEnd]bool
+	// ends send in clear, inner ones inside of encrypted tunnels.
+	ends, inner map[tunnelEnd]bool
+}
+
+func nothingAdmitted() admitted {
+	return admitted{map[netip.Addr]member{}, map[tunnelEnd]bool{}, map[tunnelEnd]bool{}}
 }
 
 // tunnelEnd is an agent that may send into a network.
@@ -41,13 +47,17 @@ func tunnelEndOf(key []byte) (e tunnelEnd, ok bool) {
 }
 
 func admittedBy(want map[uint32]wanted) admitted {
-	a := admitted{map[netip.Addr]member{}, map[tunnelEnd]bool{}}
+	a := nothingAdmitted()
 	for number, w := range want {
 		for _, m := range w.local {
 			a.members[m.Address] = member{port: sessionPort(number, w.subnet, m.Address)}
 		}
+		ends := a.ends
+		if w.encrypted {
+			ends = a.inner
+		}
 		for _, host := range w.far {
-			a.ends[tunnelEnd{host, firstVNI + number}] = true
+			ends[tunnelEnd{host, firstVNI + number}] = true
 		}
 	}
 	return a
@@ -60,15 +70,14 @@ func (a admitted) with(o admitted) admitted {
 			a.members[address] = m
 		}
 	}
-	for end := range o.ends {
-		a.ends[end] = true
-	}
+	maps.Copy(a.ends, o.ends)
+	maps.Copy(a.inner, o.inner)
 	return a
 }
 
-// readAdmitted reads what the rules in both namespaces admit; what cannot be read is left out.
-func readAdmitted(sessions, engine rules, tunnels string) admitted {
-	a := admitted{map[netip.Addr]member{}, map[tunnelEnd]bool{}}
+// readAdmitted reads what the rules in the namespaces admit; what cannot be read is left out. encrypted is nil where there is none.
+func readAdmitted(sessions, engine, encrypted rules, tunnels string) admitted {
+	a := nothingAdmitted()
 	for _, e := range sessions.elements(sessionTable(a), setPorts) {
 		if len(e.Key) < 20 {
 			continue
@@ -77,12 +86,18 @@ func readAdmitted(sessions, engine rules, tunnels string) admitted {
 			a.members[address] = member{port: string(bytes.TrimRight(e.Key[:16], "\x00"))}
 		}
 	}
-	for _, set := range []string{setAgents4, setAgents6} {
-		for _, e := range engine.elements(tunnelTable(tunnels, 0, a), set) {
-			if end, ok := tunnelEndOf(e.Key); ok {
-				a.ends[end] = true
+	read := func(from rules, name string, to map[tunnelEnd]bool) {
+		for _, set := range []string{setAgents4, setAgents6} {
+			for _, e := range from.elements(tunnelTable(name, 0, nil), set) {
+				if end, ok := tunnelEndOf(e.Key); ok {
+					to[end] = true
+				}
 			}
 		}
+	}
+	read(engine, tunnels, a.ends)
+	if encrypted != nil {
+		read(encrypted, encryptedTable, a.inner)
 	}
 	return a
 }
@@ -93,6 +108,9 @@ const (
 	setAgents6 = "agents6"
 )
 
+// encryptedTable is the name of the table of tunnels in the namespace of encrypted ones.
+const encryptedTable = "berth_tunnels"
+
 // sessionTable keeps members of networks of sessions from sending with the address of another, and from any protocol but IPv4 and ARP.
 // It is in the namespace of session networks. Ports whose member is not wanted any more send nothing.
 func sessionTable(a admitted) table {
@@ -102,8 +120,9 @@ func sessionTable(a admitted) table {
 }
 
 // tunnelTable admits packets of a network from the agents of that session alone: VXLAN itself asks nobody who they are. It is in the
-// engine's namespace, and speaks of the port of tunnels only.
-func tunnelTable(name string, port int, a admitted) table {
+// engine's namespace, and speaks of the port of tunnels only. Another one is in the namespace of the encrypted tunnel, where addresses are
+// those inside of it.
+func tunnelTable(name string, port int, ends map[tunnelEnd]bool) table {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	set4 := &nftables.Set{Table: t, Name: setAgents4, Concatenation: true,
 		KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInteger)}
@@ -111,7 +130,7 @@ func tunnelTable(name string, port int, a admitted) table {
 		KeyType: nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeInteger)}
 	var four, six []nftables.SetElement
 	byHost := func(a, b tunnelEnd) int { return cmp.Or(a.host.Compare(b.host), cmp.Compare(a.vni, b.vni)) }
-	for _, e := range slices.SortedFunc(mapsKeys(a.ends), byHost) {
+	for _, e := range slices.SortedFunc(mapsKeys(ends), byHost) {
 		if e.host.Is4() {
 			four = append(four, nftables.SetElement{Key: e.key()})
 		} else {

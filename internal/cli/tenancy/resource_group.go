@@ -54,7 +54,7 @@ func (a *verbs) newGroupList() *cobra.Command {
 // newGroupWrite makes create and set.
 func (a *verbs) newGroupWrite(create bool) *cobra.Command {
 	var description, scheduler string
-	var active, public, hostNetwork bool
+	var active, public, hostNetwork, encrypted bool
 	use, short, example := "set GROUP", "Change a resource group", "  berth resource-group set gpus --active=false"
 	if create {
 		use, short, example = "create GROUP", "Make a resource group", "  berth resource-group create gpus --scheduler fair-share"
@@ -71,7 +71,8 @@ func (a *verbs) newGroupWrite(create bool) *cobra.Command {
 				name  string
 				value any
 			}{"description": {"description", description}, "scheduler": {"scheduler", scheduler}, "active": {"is_active", active},
-				"public": {"is_public", public}, "host-network": {"use_host_network", hostNetwork}} {
+				"public": {"is_public", public}, "host-network": {"use_host_network", hostNetwork},
+				"encrypted-networks": {"encrypted_networks", encrypted}} {
 				if cmd.Flags().Changed(flag) {
 					change[field.name] = field.value
 				}
@@ -92,6 +93,7 @@ func (a *verbs) newGroupWrite(create bool) *cobra.Command {
 	f.BoolVar(&active, "active", true, "whether sessions start there")
 	f.BoolVar(&public, "public", true, "whether it is for sessions of users; otherwise for private ones alone")
 	f.BoolVar(&hostNetwork, "host-network", false, "whether its sessions may ask for the network of their hosts, which isolates them less")
+	f.BoolVar(&encrypted, "encrypted-networks", false, "whether networks of sessions are encrypted between agents, for sessions that begin")
 	return cmd
 }
 

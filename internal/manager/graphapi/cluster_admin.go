@@ -28,7 +28,7 @@ func (m mutations) CreateScalingGroup(
 	props, err := groupProps(model.ModifyScalingGroupInput{
 		Description: p.Description, IsActive: p.IsActive, IsPublic: p.IsPublic, WsproxyAddr: p.WsproxyAddr, WsproxyAPIToken: p.WsproxyAPIToken,
 		Driver: &p.Driver, DriverOpts: p.DriverOpts, Scheduler: &p.Scheduler, SchedulerOpts: p.SchedulerOpts, UseHostNetwork: p.UseHostNetwork,
-		Egress: p.Egress,
+		Egress: p.Egress, EncryptedNetworks: p.EncryptedNetworks,
 	})
 	if err == nil {
 		err = m.resources.CreateGroup(ctx, m.who(ctx), name, props)
@@ -58,7 +58,8 @@ func (m mutations) ModifyScalingGroup(ctx context.Context, name string, p model.
 
 func groupProps(p model.ModifyScalingGroupInput) (resource.GroupProps, error) {
 	out := resource.GroupProps{Description: p.Description, IsActive: p.IsActive, IsPublic: p.IsPublic, WsproxyAddr: p.WsproxyAddr,
-		Driver: p.Driver, Scheduler: p.Scheduler, UseHostNetwork: p.UseHostNetwork, Egress: p.Egress}
+		Driver: p.Driver, Scheduler: p.Scheduler, UseHostNetwork: p.UseHostNetwork, Egress: p.Egress,
+		EncryptedNetworks: p.EncryptedNetworks}
 	if p.WsproxyAPIToken != nil {
 		out.WsproxyAPIToken = new(seal.Secret(*p.WsproxyAPIToken))
 	}

@@ -228,6 +228,7 @@ func toResourceGroup(g *resource.Group) *model.ScalingGroup {
 		Name: &g.Name, Description: g.Description, IsActive: &g.IsActive, IsPublic: &g.IsPublic, CreatedAt: &g.CreatedAt,
 		WsproxyAddr: g.WsproxyAddr, Driver: &g.Driver, DriverOpts: jsonObject(g.DriverOpts),
 		Scheduler: &g.Scheduler, SchedulerOpts: jsonObject(g.AllSchedulerOpts()), UseHostNetwork: &g.UseHostNetwork, Egress: &g.Egress,
+		EncryptedNetworks: &g.EncryptedNetworks,
 	}
 }
 

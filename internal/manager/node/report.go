@@ -114,12 +114,21 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 		if err != nil {
 			return err
 		}
+		taken, err := tx.OthersTunnelKey(ctx, store.Text(f.TunnelKey), string(agent))
+		if err != nil {
+			return fmt.Errorf("look whose key of encrypted tunnels it is: %w", err)
+		}
+		if taken { // a key is its first owner's
+			f.TunnelKey = ""
+			f.TunnelProblem = "another agent has its key of encrypted tunnels; remove tunnel.key from its state directory and restart it"
+		}
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, BrokenDevices: broken,
 			Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
 			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung,
 			DiskProblem: store.Text(f.DiskProblem), Conditions: conditions,
-			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket), NetworkAddress: store.Text(f.NetworkAddress)})
+			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket), NetworkAddress: store.Text(f.NetworkAddress),
+			TunnelKey: store.Text(f.TunnelKey), TunnelPort: int32(f.TunnelPort), TunnelProblem: store.Text(f.TunnelProblem)})
 		if err != nil || changed == 0 {
 			return err
 		}

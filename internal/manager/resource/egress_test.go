@@ -50,3 +50,20 @@ func TestEgressReachesAgents(t *testing.T) {
 	err = w.Resources.ModifyGroup(t.Context(), w.Stranger("mallory"), "default", resource.GroupProps{Egress: &same})
 	require.True(t, fault.Is(err, fault.Denied), "%v", err)
 }
+
+// TestEncryptedNetworksOfGroups: administrators alone say so, and not for a group whose sessions may run in the network of their hosts.
+func TestEncryptedNetworksOfGroups(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	on, off := true, false
+	set := func(p resource.GroupProps) error { return w.Resources.ModifyGroup(t.Context(), w.Admin, "default", p) }
+	require.NoError(t, set(resource.GroupProps{EncryptedNetworks: &on}))
+	g, err := w.Resources.GetGroup(t.Context(), w.Admin, "default")
+	require.NoError(t, err)
+	require.True(t, g.EncryptedNetworks)
+	require.True(t, fault.Is(set(resource.GroupProps{UseHostNetwork: &on}), fault.Invalid))
+	require.NoError(t, set(resource.GroupProps{EncryptedNetworks: &off, UseHostNetwork: &on}))
+	require.True(t, fault.Is(set(resource.GroupProps{EncryptedNetworks: &on}), fault.Invalid))
+	err = w.Resources.ModifyGroup(t.Context(), w.Stranger("mallory"), "default", resource.GroupProps{EncryptedNetworks: &on})
+	require.True(t, fault.Is(err, fault.Denied), "%v", err)
+}

@@ -35,6 +35,8 @@ type Group struct {
 	UseHostNetwork bool
 	// Egress is what sessions may reach from inside, as cluster.Egress writes it.
 	Egress string
+	// EncryptedNetworks: networks of sessions that begin are carried in encrypted tunnels between agents.
+	EncryptedNetworks bool
 }
 
 // AllSchedulerOpts are SchedulerOpts with the defaults of the options that they leave out.
@@ -52,7 +54,7 @@ func groupView(r dbgen.ResourceGroup) *Group {
 	return &Group{Placement: placement, Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic,
 		CreatedAt:   r.CreatedAt.UTC(),
 		WsproxyAddr: r.WsproxyAddr, Driver: r.Driver, DriverOpts: r.DriverOpts, Scheduler: r.Scheduler, SchedulerOpts: r.SchedulerOpts,
-		UseHostNetwork: r.UseHostNetwork, Egress: r.Egress}
+		UseHostNetwork: r.UseHostNetwork, Egress: r.Egress, EncryptedNetworks: r.EncryptedNetworks}
 }
 
 // AllowedGroups lists the active groups that the actor may use with a project (name or id; "" is any of the actor's).

@@ -37,6 +37,8 @@ type GroupProps struct {
 	// SchedulerOpts replaces all options. SchedulerPatch changes some: a JSON merge patch, in which null removes.
 	SchedulerOpts, SchedulerPatch map[string]any
 	UseHostNetwork                *bool
+	// EncryptedNetworks holds for sessions that are placed from then on.
+	EncryptedNetworks *bool
 	// Egress is what sessions may reach from inside, as cluster.ParseEgress reads it.
 	Egress *string
 	// Expect looks at the row before it is changed, while it is locked; its error ends the change.
@@ -100,6 +102,7 @@ func (s *Service) write(ctx context.Context, name string, create bool, p GroupPr
 			DriverOpts: row.DriverOpts,
 			Scheduler:  row.Scheduler, SchedulerOpts: row.SchedulerOpts, UseHostNetwork: row.UseHostNetwork, WsproxyAddr: row.WsproxyAddr,
 			WsproxyApiTokenSealed: row.WsproxyApiTokenSealed, Egress: row.Egress,
+			EncryptedNetworks: row.EncryptedNetworks,
 		})
 		if err != nil {
 			return fmt.Errorf("change resource group %s: %w", name, err)
@@ -123,6 +126,7 @@ func (s *Service) setGroup(g *dbgen.ResourceGroup, p GroupProps) error {
 	store.Set(&g.IsActive, p.IsActive)
 	store.Set(&g.IsPublic, p.IsPublic)
 	store.Set(&g.UseHostNetwork, p.UseHostNetwork)
+	store.Set(&g.EncryptedNetworks, p.EncryptedNetworks)
 	store.Set(&g.Driver, p.Driver)
 	if p.Egress != nil {
 		e, err := cluster.ParseEgress(*p.Egress)
@@ -135,6 +139,10 @@ func (s *Service) setGroup(g *dbgen.ResourceGroup, p GroupProps) error {
 		return fault.Invalidf("sessions of resource group %s cannot run in the network of their hosts and have the egress policy %s",
 			g.Name, g.Egress).
 			WithNext("choose one: no rule of an agent holds what runs in its host's network")
+	}
+	if g.UseHostNetwork && g.EncryptedNetworks {
+		return fault.Invalidf("sessions of resource group %s cannot run in the network of their hosts and have encrypted networks", g.Name).
+			WithNext("choose one: nothing is encrypted in the network of hosts")
 	}
 	if err := setPolicy(g, p); err != nil {
 		return err

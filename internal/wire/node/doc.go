@@ -2,11 +2,15 @@
 // gRPC) and their version. It is generated from node.proto by `make gen`.
 package node
 
-import "net/netip"
+import (
+	"bytes"
+	"encoding/base64"
+	"net/netip"
+)
 
 // Version is the newest version of the control stream this build speaks. See the
 // dated list at the head of node.proto.
-const Version = 13
+const Version = 14
 
 // ALPNStream is the protocol name of the second connection of an agent, over which
 // the manager is the HTTP/2 client and the agent the server (byte streams).
@@ -30,6 +34,18 @@ const VersionPeers = 11
 
 // VersionHostNetwork is the first version in which agents run kernels in the network of their hosts.
 const VersionHostNetwork = 13
+
+// VersionEncrypted is the first version in which agents carry networks of sessions in encrypted tunnels.
+const VersionEncrypted = 14
+
+// TunnelKey reports whether a text can be the public key of an agent's encrypted tunnels: 32 bytes in base64, not all zero.
+func TunnelKey(text string) bool {
+	if len(text) != 44 {
+		return false
+	}
+	b, err := base64.StdEncoding.Strict().DecodeString(text)
+	return err == nil && len(b) == 32 && !bytes.Equal(b, make([]byte, 32))
+}
 
 // VersionWithheld is the first version in which agents take folders and SSH keys from containers that run.
 const VersionWithheld = 9

@@ -1027,6 +1027,8 @@ export interface GroupNetwork {
   name: string
   /** Egress is open, none or proxy:ADDRESS:PORT. */
   egress: string
+  /** EncryptedNetworks: the networks of sessions that begin are encrypted between agents. */
+  encrypted_networks: boolean
 }
 
 /** GroupNetworkChange is the body of PATCH /scaling-groups/{sg}/network. */

@@ -696,6 +696,7 @@ input CreateScalingGroupInput {
   scheduler_opts: JSONString = "{}"
   use_host_network: Boolean = false
   egress: String
+  encrypted_networks: Boolean = false
 }
 
 input ModifyScalingGroupInput {
@@ -710,6 +711,7 @@ input ModifyScalingGroupInput {
   scheduler_opts: JSONString
   use_host_network: Boolean
   egress: String
+  encrypted_networks: Boolean
 }
 
 type CreateScalingGroupReply {
@@ -987,6 +989,7 @@ type ScalingGroup {
   scheduler_opts: JSONString
   use_host_network: Boolean
   egress: String
+  encrypted_networks: Boolean
 }
 
 type ResourcePreset {
@@ -16106,6 +16109,8 @@ func (ec *executionContext) fieldContext_CreateScalingGroupReply_scaling_group(_
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
 			case "egress":
 				return ec.fieldContext_ScalingGroup_egress(ctx, field)
+			case "encrypted_networks":
+				return ec.fieldContext_ScalingGroup_encrypted_networks(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -37416,6 +37421,8 @@ func (ec *executionContext) fieldContext_Queries_scaling_group(ctx context.Conte
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
 			case "egress":
 				return ec.fieldContext_ScalingGroup_egress(ctx, field)
+			case "encrypted_networks":
+				return ec.fieldContext_ScalingGroup_encrypted_networks(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -37487,6 +37494,8 @@ func (ec *executionContext) fieldContext_Queries_scaling_groups(ctx context.Cont
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
 			case "egress":
 				return ec.fieldContext_ScalingGroup_egress(ctx, field)
+			case "encrypted_networks":
+				return ec.fieldContext_ScalingGroup_encrypted_networks(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -40315,6 +40324,8 @@ func (ec *executionContext) fieldContext_Queries_accessible_scaling_groups(ctx c
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
 			case "egress":
 				return ec.fieldContext_ScalingGroup_egress(ctx, field)
+			case "encrypted_networks":
+				return ec.fieldContext_ScalingGroup_encrypted_networks(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -44073,6 +44084,35 @@ func (ec *executionContext) fieldContext_ScalingGroup_egress(_ context.Context, 
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ScalingGroup_encrypted_networks(ctx context.Context, field graphql.CollectedField, obj *model.ScalingGroup) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ScalingGroup_encrypted_networks,
+		func(ctx context.Context) (any, error) {
+			return obj.EncryptedNetworks, nil
+		},
+		nil,
+		ec.marshalOBoolean2ᚖbool,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ScalingGroup_encrypted_networks(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ScalingGroup",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
 		},
 	}
 	return fc, nil
@@ -53047,8 +53087,11 @@ func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Co
 	if _, present := asMap["use_host_network"]; !present {
 		asMap["use_host_network"] = false
 	}
+	if _, present := asMap["encrypted_networks"]; !present {
+		asMap["encrypted_networks"] = false
+	}
 
-	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network", "egress"}
+	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network", "egress", "encrypted_networks"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -53132,6 +53175,13 @@ func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Co
 				return it, err
 			}
 			it.Egress = data
+		case "encrypted_networks":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("encrypted_networks"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.EncryptedNetworks = data
 		}
 	}
 
@@ -55726,7 +55776,7 @@ func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Co
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network", "egress"}
+	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network", "egress", "encrypted_networks"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -55810,6 +55860,13 @@ func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Co
 				return it, err
 			}
 			it.Egress = data
+		case "encrypted_networks":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("encrypted_networks"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.EncryptedNetworks = data
 		}
 	}
 
@@ -68106,6 +68163,8 @@ func (ec *executionContext) _ScalingGroup(ctx context.Context, sel ast.Selection
 			out.Values[i] = ec._ScalingGroup_use_host_network(ctx, field, obj)
 		case "egress":
 			out.Values[i] = ec._ScalingGroup_egress(ctx, field, obj)
+		case "encrypted_networks":
+			out.Values[i] = ec._ScalingGroup_encrypted_networks(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}

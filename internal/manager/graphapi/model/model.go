@@ -579,17 +579,18 @@ type CreateRevisionInput struct {
 }
 
 type CreateScalingGroupInput struct {
-	Description     *string `json:"description,omitempty"`
-	IsActive        *bool   `json:"is_active,omitempty"`
-	IsPublic        *bool   `json:"is_public,omitempty"`
-	WsproxyAddr     *string `json:"wsproxy_addr,omitempty"`
-	WsproxyAPIToken *string `json:"wsproxy_api_token,omitempty"`
-	Driver          string  `json:"driver"`
-	DriverOpts      *string `json:"driver_opts,omitempty"`
-	Scheduler       string  `json:"scheduler"`
-	SchedulerOpts   *string `json:"scheduler_opts,omitempty"`
-	UseHostNetwork  *bool   `json:"use_host_network,omitempty"`
-	Egress          *string `json:"egress,omitempty"`
+	Description       *string `json:"description,omitempty"`
+	IsActive          *bool   `json:"is_active,omitempty"`
+	IsPublic          *bool   `json:"is_public,omitempty"`
+	WsproxyAddr       *string `json:"wsproxy_addr,omitempty"`
+	WsproxyAPIToken   *string `json:"wsproxy_api_token,omitempty"`
+	Driver            string  `json:"driver"`
+	DriverOpts        *string `json:"driver_opts,omitempty"`
+	Scheduler         string  `json:"scheduler"`
+	SchedulerOpts     *string `json:"scheduler_opts,omitempty"`
+	UseHostNetwork    *bool   `json:"use_host_network,omitempty"`
+	Egress            *string `json:"egress,omitempty"`
+	EncryptedNetworks *bool   `json:"encrypted_networks,omitempty"`
 }
 
 type CreateScalingGroupReply struct {
@@ -1608,17 +1609,18 @@ type ModifyResourcePresetInput struct {
 }
 
 type ModifyScalingGroupInput struct {
-	Description     *string `json:"description,omitempty"`
-	IsActive        *bool   `json:"is_active,omitempty"`
-	IsPublic        *bool   `json:"is_public,omitempty"`
-	WsproxyAddr     *string `json:"wsproxy_addr,omitempty"`
-	WsproxyAPIToken *string `json:"wsproxy_api_token,omitempty"`
-	Driver          *string `json:"driver,omitempty"`
-	DriverOpts      *string `json:"driver_opts,omitempty"`
-	Scheduler       *string `json:"scheduler,omitempty"`
-	SchedulerOpts   *string `json:"scheduler_opts,omitempty"`
-	UseHostNetwork  *bool   `json:"use_host_network,omitempty"`
-	Egress          *string `json:"egress,omitempty"`
+	Description       *string `json:"description,omitempty"`
+	IsActive          *bool   `json:"is_active,omitempty"`
+	IsPublic          *bool   `json:"is_public,omitempty"`
+	WsproxyAddr       *string `json:"wsproxy_addr,omitempty"`
+	WsproxyAPIToken   *string `json:"wsproxy_api_token,omitempty"`
+	Driver            *string `json:"driver,omitempty"`
+	DriverOpts        *string `json:"driver_opts,omitempty"`
+	Scheduler         *string `json:"scheduler,omitempty"`
+	SchedulerOpts     *string `json:"scheduler_opts,omitempty"`
+	UseHostNetwork    *bool   `json:"use_host_network,omitempty"`
+	Egress            *string `json:"egress,omitempty"`
+	EncryptedNetworks *bool   `json:"encrypted_networks,omitempty"`
 }
 
 type ModifyUserInput struct {
@@ -2133,6 +2135,7 @@ type ScalingGroup struct {
 	SchedulerOpts          *string    `json:"scheduler_opts,omitempty"`
 	UseHostNetwork         *bool      `json:"use_host_network,omitempty"`
 	Egress                 *string    `json:"egress,omitempty"`
+	EncryptedNetworks      *bool      `json:"encrypted_networks,omitempty"`
 }
 
 type SessionExplanation struct {

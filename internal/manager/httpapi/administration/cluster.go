@@ -153,7 +153,7 @@ func (h *Handlers) groupNetwork(c route.Call) error {
 	if err != nil {
 		return err
 	}
-	return route.OK(c, api.GroupNetwork{ResourceGroup: g.Name, Egress: g.Egress})
+	return route.OK(c, api.GroupNetwork{ResourceGroup: g.Name, Egress: g.Egress, EncryptedNetworks: g.EncryptedNetworks})
 }
 
 // setGroupNetwork takes egress; the answer is what then holds.

@@ -66,6 +66,10 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 	if a, err := netip.ParseAddr(f.NetworkAddress); err == nil && node.NetworkAddress(a) {
 		out.NetworkAddress = a.String()
 	}
+	out.TunnelProblem = cut(f.TunnelProblem, maxSentence)
+	if node.TunnelKey(f.TunnelKey) && f.TunnelPort > 0 && f.TunnelPort <= 65535 {
+		out.TunnelKey, out.TunnelPort = f.TunnelKey, int(f.TunnelPort)
+	}
 	if node.DataSocket(f.DataSocket) {
 		out.DataSocket = f.DataSocket
 	}
@@ -249,13 +253,16 @@ func networkOf(n *cluster.SessionNetwork) *node.SessionNetwork {
 	if n == nil {
 		return nil
 	}
-	out := &node.SessionNetwork{Number: n.Number, Subnet: n.Subnet.String()}
+	out := &node.SessionNetwork{Number: n.Number, Subnet: n.Subnet.String(), Encrypted: n.Encrypted}
 	for _, m := range n.Members {
 		p := &node.NetworkMember{KernelId: string(m.Kernel), Name: m.Name, AgentId: string(m.Agent)}
 		if m.Address.IsValid() {
 			p.Address = m.Address.String()
 		}
-		if m.Host.IsValid() {
+		switch {
+		case n.Encrypted && m.Tunnel.Endpoint.IsValid():
+			p.TunnelKey, p.TunnelEndpoint = m.Tunnel.Key, m.Tunnel.Endpoint.String()
+		case !n.Encrypted && m.Host.IsValid():
 			p.Host = m.Host.String()
 		}
 		out.Members = append(out.Members, p)

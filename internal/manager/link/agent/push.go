@@ -216,10 +216,10 @@ func (s *sentState) looseOf(d *cluster.DesiredKernel) [sha256.Size]byte {
 			b.WriteString("\n" + line)
 		}
 	}
-	if n := d.Network; s.version >= node.VersionNetwork && n != nil {
-		fmt.Fprintf(&b, "\n%d %s", n.Number, n.Subnet)
+	if n := d.Network; n != nil && s.knows(n) {
+		fmt.Fprintf(&b, "\n%d %s %t", n.Number, n.Subnet, n.Encrypted)
 		for _, m := range n.Members {
-			fmt.Fprintf(&b, "\n%s %s %s %s %s", m.Kernel, m.Name, m.Address, m.Agent, m.Host)
+			fmt.Fprintf(&b, "\n%s %s %s %s %s %s %s", m.Kernel, m.Name, m.Address, m.Agent, m.Host, m.Tunnel.Key, m.Tunnel.Endpoint)
 		}
 	}
 	if s.version >= node.VersionPeers {
@@ -231,6 +231,11 @@ func (s *sentState) looseOf(d *cluster.DesiredKernel) [sha256.Size]byte {
 		}
 	}
 	return sha256.Sum256([]byte(b.String()))
+}
+
+// knows reports whether the agent makes a network as it is to be.
+func (s *sentState) knows(n *cluster.SessionNetwork) bool {
+	return s.version >= node.VersionNetwork && (!n.Encrypted || s.version >= node.VersionEncrypted)
 }
 
 // changed returns the messages for kernels that differ from what was sent, or all of them,
@@ -250,8 +255,8 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 		if d.Spec != nil && !d.Egress.Open() && s.version < versionEgress {
 			continue // it would start with everything open; its deadline moves it to another agent
 		}
-		if d.Spec != nil && d.Network != nil && s.version < node.VersionNetwork {
-			continue // it would start alone; its deadline moves it to another agent
+		if d.Spec != nil && d.Network != nil && !s.knows(d.Network) {
+			continue // it would start alone, or in clear; its deadline moves it to another agent
 		}
 		if d.Spec != nil && d.Spec.HostNetwork && s.version < node.VersionHostNetwork {
 			continue // it would get a network of its own; its deadline moves it to another agent
@@ -260,6 +265,9 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 			continue // it would start without its folders; its deadline moves it to another agent
 		}
 		m := desiredOf(d)
+		if d.Network != nil && !s.knows(d.Network) {
+			m.Network = nil // an agent that was replaced by an older one makes no network of it
+		}
 		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
 			return nil, fmt.Errorf("encode kernel %s: %w", m.KernelId, err)

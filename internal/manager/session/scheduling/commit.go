@@ -68,7 +68,7 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 				continue
 			}
 			if len(p.placements) > 1 && !p.host {
-				network, err := nets.choose(p.session, len(p.placements))
+				network, err := nets.choose(p.session, p.group, len(p.placements))
 				if err != nil {
 					refused[p.session], lacking[p.session] = "network", err.Error()
 					continue
@@ -95,7 +95,7 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 			if refused[n.session] != "" {
 				continue
 			}
-			if err := tx.AddSessionNetwork(ctx, n.number, n.subnet, string(n.session)); err != nil {
+			if err := tx.AddSessionNetwork(ctx, n.number, n.subnet, string(n.session), n.encrypted); err != nil {
 				return fmt.Errorf("give session %s a network: %w", n.session, err)
 			}
 		}

@@ -357,6 +357,7 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 			Project: cluster.ProjectID(m.text(r.ProjectID)), Domain: m.text(r.DomainName)},
 		SingleNode: r.ClusterMode == "single-node", Private: r.Type == cluster.System, Preemptible: r.Preemptible,
 		Designated: agentIDs(r.DesignatedAgents), Failed: agentIDs(r.FailedAgents), Volumes: r.Volumes,
+		Connected: r.ClusterMode != "single-node" && len(kernels) > 1 && !r.HostNetwork, Encrypted: r.Encrypted,
 	}
 	if on != nil {
 		s.Waiting = waitsFor(on.name)
@@ -487,6 +488,9 @@ func (m *memory) digestSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelF
 	}
 	if r.StartedAt != nil {
 		b = fmt.Appendf(b, "since %d|", r.StartedAt.UnixMicro())
+	}
+	if r.Encrypted {
+		b = append(b, "encrypted|"...)
 	}
 	for _, k := range kernels {
 		b = fmt.Appendf(b, "%s %d %s %s %t ", k.ID, k.Generation, k.Architecture, k.Image, k.LocalImage)

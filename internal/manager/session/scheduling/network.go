@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -50,6 +51,8 @@ type given struct {
 	number  int32
 	subnet  netip.Prefix
 	session cluster.SessionID
+	// encrypted: agents carry it in encrypted tunnels.
+	encrypted bool
 }
 
 // networks are the networks of sessions at a moment, under the lock of placements.
@@ -57,12 +60,14 @@ type networks struct {
 	pool  netip.Prefix
 	bits  int
 	taken []dbgen.SessionNetworksRow
+	// encrypted are the resource groups whose new networks are encrypted.
+	encrypted []string
 	// next is the first block that may be free.
 	next int
 }
 
-// choose gives a session of so many kernels a network that nobody has; what it has already it keeps. The error is for people.
-func (n *networks) choose(session cluster.SessionID, kernels int) (made *given, err error) {
+// choose gives a session of a group with so many kernels a network that nobody has; what it has already it keeps. The error is for people.
+func (n *networks) choose(session cluster.SessionID, group string, kernels int) (made *given, err error) {
 	for _, t := range n.taken {
 		if t.SessionID == string(session) {
 			return nil, nil
@@ -82,7 +87,7 @@ func (n *networks) choose(session cluster.SessionID, kernels int) (made *given, 
 		if !free {
 			continue
 		}
-		made = &given{n.number(), candidate, session}
+		made = &given{n.number(), candidate, session, slices.Contains(n.encrypted, group)}
 		n.taken = append(n.taken, dbgen.SessionNetworksRow{Number: made.number, Subnet: candidate, SessionID: string(session)})
 		return made, nil
 	}
@@ -130,7 +135,11 @@ func freshNetworks(ctx context.Context, tx *store.Tx, c NetworkConfig, batch []p
 	if err != nil {
 		return nil, fmt.Errorf("read networks of sessions: %w", err)
 	}
-	return &networks{pool: pool, bits: c.Bits, taken: taken}, nil
+	encrypted, err := tx.GroupsWithEncryptedNetworks(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read which resource groups have encrypted networks: %w", err)
+	}
+	return &networks{pool: pool, bits: c.Bits, taken: taken, encrypted: encrypted}, nil
 }
 
 // WaitsForNetwork is the reason of sessions of several kernels that find no network.

@@ -31,7 +31,7 @@ func TestNetworksNeverOverlap(t *testing.T) {
 		earlier := len(n.taken)
 		for i := range 40 {
 			before := len(n.taken)
-			made, err := n.choose(cluster.SessionID(fmt.Sprint(i)), 2)
+			made, err := n.choose(cluster.SessionID(fmt.Sprint(i)), "default", 2)
 			if err != nil {
 				for block := range 1 << (c.Bits - 24) {
 					p := netip.PrefixFrom(blockAddress(pool, c.Bits, block), c.Bits)
@@ -56,7 +56,7 @@ func TestNetworksNeverOverlap(t *testing.T) {
 		}
 		if len(n.taken) > earlier {
 			id := cluster.SessionID(n.taken[earlier].SessionID)
-			if again, err := n.choose(id, 2); again != nil || err != nil {
+			if again, err := n.choose(id, "default", 2); again != nil || err != nil {
 				t.Fatalf("a session that has a network gets another: %v, %v", again, err)
 			}
 		}

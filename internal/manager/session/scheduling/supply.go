@@ -110,7 +110,7 @@ func (m *memory) readGroups(ctx context.Context, q *dbgen.Queries) (changed int,
 			return changed, fmt.Errorf("read options of resource group %s: %w", r.Name, err)
 		}
 		g := m.group(r.Name)
-		digest := sum(fmt.Appendf(nil, "%t %s %s", r.IsActive, r.Scheduler, opts))
+		digest := sum(fmt.Appendf(nil, "%t %s %s %t", r.IsActive, r.Scheduler, opts, r.EncryptedNetworks))
 		if g.digest == digest {
 			continue
 		}
@@ -121,11 +121,11 @@ func (m *memory) readGroups(ctx context.Context, q *dbgen.Queries) (changed int,
 			g.warning = "its stored policy cannot be used: " + words(err)
 			policy = g.policy
 		}
-		policy.Name, policy.Inactive = r.Name, !r.IsActive
+		policy.Name, policy.Inactive, policy.EncryptedNetworks = r.Name, !r.IsActive, r.EncryptedNetworks
 		if err := m.cluster.SetGroup(policy); err != nil {
 			g.warning = "its stored policy cannot be used: " + words(err)
 			policy = g.policy
-			policy.Name, policy.Inactive = r.Name, !r.IsActive
+			policy.Name, policy.Inactive, policy.EncryptedNetworks = r.Name, !r.IsActive, r.EncryptedNetworks
 			if err := m.cluster.SetGroup(policy); err != nil {
 				return changed, fmt.Errorf("set policy of resource group %s: %w", r.Name, err)
 			}
@@ -197,8 +197,12 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		if _, next := standing.Trial.MayProbe(r.At); !next.IsZero() {
 			m.trials[id] = m.clock.Now().Add(next.Sub(r.At))
 		}
-		digest := sum(fmt.Appendf(nil, "%s %s %s %t %q %d %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, problem, probe,
-			r.Devices, present[r.ID], r.HungVolumes))
+		unencrypted := r.TunnelProblem
+		if unencrypted == "" && !r.HasTunnel {
+			unencrypted = "its version encrypts no networks of sessions"
+		}
+		digest := sum(fmt.Appendf(nil, "%s %s %s %t %q %d %s %q %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, problem, probe,
+			r.Devices, present[r.ID], r.HungVolumes, unencrypted))
 		for _, o := range removals[r.ID] {
 			digest = sum(fmt.Appendf(nil, "%d %s %d %s", digest, o.KernelID, o.Generation, o.Allocation))
 		}
@@ -218,7 +222,7 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable,
 			Alive:   r.Status == cluster.AgentAlive,
 			Problem: problem, Probe: probe,
-			Devices: devices, Images: map[string]bool{}, Hung: r.HungVolumes}
+			Devices: devices, Images: map[string]bool{}, Hung: r.HungVolumes, Unencrypted: unencrypted}
 		for _, ref := range present[r.ID] {
 			a.Images[m.text(ref)] = true
 		}

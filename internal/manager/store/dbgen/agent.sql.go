@@ -114,7 +114,7 @@ func (q *Queries) AgentShapes(ctx context.Context, groups []string) ([]AgentShap
 }
 
 const agentViews = `-- name: AgentViews :many
-SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, orders_at, conditions, trial, network_address, broken_devices FROM agents WHERE id = ANY($1::text[])
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, orders_at, conditions, trial, network_address, broken_devices, tunnel_key, tunnel_port, tunnel_problem FROM agents WHERE id = ANY($1::text[])
 `
 
 func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
@@ -159,6 +159,9 @@ func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error)
 			&i.Trial,
 			&i.NetworkAddress,
 			&i.BrokenDevices,
+			&i.TunnelKey,
+			&i.TunnelPort,
+			&i.TunnelProblem,
 		); err != nil {
 			return nil, err
 		}
@@ -421,6 +424,18 @@ func (q *Queries) OtherTrials(ctx context.Context, id string) ([]OtherTrialsRow,
 	return items, nil
 }
 
+const othersTunnelKey = `-- name: OthersTunnelKey :one
+SELECT EXISTS (SELECT 1 FROM agents WHERE tunnel_key = $1 AND tunnel_key <> '' AND id <> $2)::boolean AS taken
+`
+
+// Whether another agent has this key of encrypted tunnels.
+func (q *Queries) OthersTunnelKey(ctx context.Context, tunnelKey string, iD string) (bool, error) {
+	row := q.db.QueryRow(ctx, othersTunnelKey, tunnelKey, iD)
+	var taken bool
+	err := row.Scan(&taken)
+	return taken, err
+}
+
 const registerAgent = `-- name: RegisterAgent :one
 INSERT INTO agents AS a (id, status, region, resource_group, addr, version, boot_id, certificate_serial, epoch)
 VALUES ($1, 'ALIVE', $2, $3, $4, $5, $6, $7, $8::bigint + 1)
@@ -463,8 +478,10 @@ const setAgentFacts = `-- name: SetAgentFacts :execrows
 UPDATE agents SET architecture = $1, capacity = $2, slot_kinds = $3, devices = $4, broken_devices = $5,
     engine = $6, engine_ok = $7, engine_error = $8, warnings = $9, hung_volumes = $10,
     disk_problem = $11, conditions = $12,
-    data_address = $13, data_socket = $14, network_address = $15, facts_revision = $16, last_seen = now()
-WHERE id = $17 AND epoch = $18 AND facts_revision < $16
+    data_address = $13, data_socket = $14, network_address = $15,
+    tunnel_key = $16, tunnel_port = $17, tunnel_problem = $18,
+    facts_revision = $19, last_seen = now()
+WHERE id = $20 AND epoch = $21 AND facts_revision < $19
 `
 
 type SetAgentFactsParams struct {
@@ -483,6 +500,9 @@ type SetAgentFactsParams struct {
 	DataAddress    string
 	DataSocket     string
 	NetworkAddress string
+	TunnelKey      string
+	TunnelPort     int32
+	TunnelProblem  string
 	FactsRevision  int64
 	ID             string
 	Epoch          int64
@@ -505,6 +525,9 @@ func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (i
 		arg.DataAddress,
 		arg.DataSocket,
 		arg.NetworkAddress,
+		arg.TunnelKey,
+		arg.TunnelPort,
+		arg.TunnelProblem,
 		arg.FactsRevision,
 		arg.ID,
 		arg.Epoch,

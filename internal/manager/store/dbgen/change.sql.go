@@ -15,6 +15,7 @@ import (
 
 const agentFacts = `-- name: AgentFacts :many
 SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem, engine_error, conditions, trial,
+       (tunnel_key <> '')::boolean AS has_tunnel, tunnel_problem,
        now()::timestamptz AS at FROM agents
 WHERE status <> 'TERMINATED' AND ($1::text[] IS NULL OR id = ANY($1::text[])) ORDER BY id
 `
@@ -32,6 +33,8 @@ type AgentFactsRow struct {
 	EngineError   string
 	Conditions    json.RawMessage
 	Trial         json.RawMessage
+	HasTunnel     bool
+	TunnelProblem string
 	At            time.Time
 }
 
@@ -57,6 +60,8 @@ func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow
 			&i.EngineError,
 			&i.Conditions,
 			&i.Trial,
+			&i.HasTunnel,
+			&i.TunnelProblem,
 			&i.At,
 		); err != nil {
 			return nil, err
@@ -311,6 +316,7 @@ SELECT s.id, s.name, s.type, s.status, s.priority, s.resource_group, s.domain_na
        s.designated_agents, s.failed_agents, s.cluster_mode, s.preemptible, s.batch_timeout_ms, s.created_at, s.starts_at,
        s.scheduled_at, s.started_at, s.status_info, coalesce(s.status_data->'scheduler'->>'msg', '')::text AS told,
        coalesce(s.resource_opts->>'isolation', '')::text AS isolation, coalesce(s.resource_opts->>'network' = 'host', false)::boolean AS host_network,
+       EXISTS (SELECT 1 FROM session_networks n WHERE n.session_id = s.id AND n.encrypted)::boolean AS encrypted,
        ARRAY(SELECT DISTINCT m.host FROM session_mounts m WHERE m.session_id = s.id ORDER BY m.host)::text[] AS volumes
 FROM sessions s WHERE s.id = ANY($1::uuid[]) AND s.ended_at IS NULL
 `
@@ -339,6 +345,7 @@ type SessionFactsRow struct {
 	Told             string
 	Isolation        string
 	HostNetwork      bool
+	Encrypted        bool
 	Volumes          []string
 }
 
@@ -375,6 +382,7 @@ func (q *Queries) SessionFacts(ctx context.Context, ids []string) ([]SessionFact
 			&i.Told,
 			&i.Isolation,
 			&i.HostNetwork,
+			&i.Encrypted,
 			&i.Volumes,
 		); err != nil {
 			return nil, err

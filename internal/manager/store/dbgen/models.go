@@ -47,6 +47,9 @@ type Agent struct {
 	Trial             json.RawMessage
 	NetworkAddress    string
 	BrokenDevices     json.RawMessage
+	TunnelKey         string
+	TunnelPort        int32
+	TunnelProblem     string
 }
 
 type AgentConnection struct {
@@ -776,6 +779,7 @@ type ResourceGroup struct {
 	SchedulerOpts         dbtype.Object
 	UseHostNetwork        bool
 	Egress                string
+	EncryptedNetworks     bool
 }
 
 type ResourceGroupsForDomain struct {
@@ -973,6 +977,7 @@ type SessionNetwork struct {
 	Subnet    netip.Prefix
 	SessionID string
 	MadeAt    time.Time
+	Encrypted bool
 }
 
 type SessionRole struct {

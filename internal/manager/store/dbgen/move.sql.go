@@ -30,7 +30,7 @@ func (q *Queries) AddFailedAgent(ctx context.Context, charge int32, agentID stri
 const desiredKernels = `-- name: DesiredKernels :many
 SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress,
        withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys,
-       n.number AS network_number, n.subnet AS network_subnet,
+       n.number AS network_number, n.subnet AS network_subnet, coalesce(n.encrypted, false)::boolean AS network_encrypted,
        CASE WHEN n.number IS NOT NULL THEN members_of_session(s.id) ELSE '[]' END::jsonb AS network_members,
        (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run,
        CASE WHEN s.cluster_size > 1 AND s.resource_opts->>'network' = 'host' THEN host_peers_of_session(s.id) ELSE '[]' END::jsonb AS host_peers
@@ -40,21 +40,22 @@ WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDI
 `
 
 type DesiredKernelsRow struct {
-	AgentID        string
-	ID             string
-	SessionID      string
-	Generation     int64
-	Desired        string
-	ForceStop      bool
-	StopReason     string
-	Egress         string
-	Withheld       json.RawMessage
-	SshKeys        []string
-	NetworkNumber  *int32
-	NetworkSubnet  *netip.Prefix
-	NetworkMembers json.RawMessage
-	AllRun         bool
-	HostPeers      json.RawMessage
+	AgentID          string
+	ID               string
+	SessionID        string
+	Generation       int64
+	Desired          string
+	ForceStop        bool
+	StopReason       string
+	Egress           string
+	Withheld         json.RawMessage
+	SshKeys          []string
+	NetworkNumber    *int32
+	NetworkSubnet    *netip.Prefix
+	NetworkEncrypted bool
+	NetworkMembers   json.RawMessage
+	AllRun           bool
+	HostPeers        json.RawMessage
 }
 
 // What is wanted of agents, without the specifications, but for what may change while a kernel runs.
@@ -80,6 +81,7 @@ func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]Desire
 			&i.SshKeys,
 			&i.NetworkNumber,
 			&i.NetworkSubnet,
+			&i.NetworkEncrypted,
 			&i.NetworkMembers,
 			&i.AllRun,
 			&i.HostPeers,

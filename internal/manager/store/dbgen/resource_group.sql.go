@@ -207,7 +207,7 @@ func (q *Queries) LockKeypairPolicy(ctx context.Context, name string) (KeypairRe
 }
 
 const lockResourceGroup = `-- name: LockResourceGroup :one
-SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress FROM resource_groups WHERE name = $1 FOR UPDATE
+SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress, encrypted_networks FROM resource_groups WHERE name = $1 FOR UPDATE
 `
 
 func (q *Queries) LockResourceGroup(ctx context.Context, name string) (ResourceGroup, error) {
@@ -227,6 +227,7 @@ func (q *Queries) LockResourceGroup(ctx context.Context, name string) (ResourceG
 		&i.SchedulerOpts,
 		&i.UseHostNetwork,
 		&i.Egress,
+		&i.EncryptedNetworks,
 	)
 	return i, err
 }
@@ -308,8 +309,8 @@ func (q *Queries) UpdateKeypairPolicy(ctx context.Context, arg UpdateKeypairPoli
 const updateResourceGroup = `-- name: UpdateResourceGroup :exec
 UPDATE resource_groups SET description = $1, is_active = $2, is_public = $3, driver = $4,
     driver_opts = $5, scheduler = $6, scheduler_opts = $7, use_host_network = $8,
-    wsproxy_addr = $9, wsproxy_api_token_sealed = $10, egress = $11
-WHERE name = $12
+    wsproxy_addr = $9, wsproxy_api_token_sealed = $10, egress = $11, encrypted_networks = $12
+WHERE name = $13
 `
 
 type UpdateResourceGroupParams struct {
@@ -324,6 +325,7 @@ type UpdateResourceGroupParams struct {
 	WsproxyAddr           *string
 	WsproxyApiTokenSealed []byte
 	Egress                string
+	EncryptedNetworks     bool
 	Name                  string
 }
 
@@ -340,6 +342,7 @@ func (q *Queries) UpdateResourceGroup(ctx context.Context, arg UpdateResourceGro
 		arg.WsproxyAddr,
 		arg.WsproxyApiTokenSealed,
 		arg.Egress,
+		arg.EncryptedNetworks,
 		arg.Name,
 	)
 	return err

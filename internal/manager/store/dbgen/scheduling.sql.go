@@ -29,14 +29,15 @@ func (q *Queries) ExplainPending(ctx context.Context, infos []string, datas []js
 }
 
 const groupPolicies = `-- name: GroupPolicies :many
-SELECT name, is_active, scheduler, scheduler_opts FROM resource_groups ORDER BY name
+SELECT name, is_active, scheduler, scheduler_opts, encrypted_networks FROM resource_groups ORDER BY name
 `
 
 type GroupPoliciesRow struct {
-	Name          string
-	IsActive      bool
-	Scheduler     string
-	SchedulerOpts dbtype.Object
+	Name              string
+	IsActive          bool
+	Scheduler         string
+	SchedulerOpts     dbtype.Object
+	EncryptedNetworks bool
 }
 
 func (q *Queries) GroupPolicies(ctx context.Context) ([]GroupPoliciesRow, error) {
@@ -53,6 +54,7 @@ func (q *Queries) GroupPolicies(ctx context.Context) ([]GroupPoliciesRow, error)
 			&i.IsActive,
 			&i.Scheduler,
 			&i.SchedulerOpts,
+			&i.EncryptedNetworks,
 		); err != nil {
 			return nil, err
 		}

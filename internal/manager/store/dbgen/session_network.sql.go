@@ -11,11 +11,16 @@ import (
 )
 
 const addSessionNetwork = `-- name: AddSessionNetwork :exec
-INSERT INTO session_networks (number, subnet, session_id) VALUES ($1, $2, $3)
+INSERT INTO session_networks (number, subnet, session_id, encrypted) VALUES ($1, $2, $3, $4)
 `
 
-func (q *Queries) AddSessionNetwork(ctx context.Context, number int32, subnet netip.Prefix, sessionID string) error {
-	_, err := q.db.Exec(ctx, addSessionNetwork, number, subnet, sessionID)
+func (q *Queries) AddSessionNetwork(ctx context.Context, number int32, subnet netip.Prefix, sessionID string, encrypted bool) error {
+	_, err := q.db.Exec(ctx, addSessionNetwork,
+		number,
+		subnet,
+		sessionID,
+		encrypted,
+	)
 	return err
 }
 
@@ -32,6 +37,30 @@ WHERE s.id = n.session_id AND s.ended_at IS NOT NULL
 func (q *Queries) FreeSessionNetworks(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, freeSessionNetworks)
 	return err
+}
+
+const groupsWithEncryptedNetworks = `-- name: GroupsWithEncryptedNetworks :many
+SELECT name FROM resource_groups WHERE encrypted_networks
+`
+
+func (q *Queries) GroupsWithEncryptedNetworks(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, groupsWithEncryptedNetworks)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const groupsWithHostNetwork = `-- name: GroupsWithHostNetwork :many

@@ -439,7 +439,7 @@ func (q *Queries) GetKeypairPolicy(ctx context.Context, name string) (KeypairRes
 }
 
 const getResourceGroup = `-- name: GetResourceGroup :one
-SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress FROM resource_groups WHERE name = $1
+SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress, encrypted_networks FROM resource_groups WHERE name = $1
 `
 
 func (q *Queries) GetResourceGroup(ctx context.Context, name string) (ResourceGroup, error) {
@@ -459,6 +459,7 @@ func (q *Queries) GetResourceGroup(ctx context.Context, name string) (ResourceGr
 		&i.SchedulerOpts,
 		&i.UseHostNetwork,
 		&i.Egress,
+		&i.EncryptedNetworks,
 	)
 	return i, err
 }
@@ -817,7 +818,7 @@ func (q *Queries) ListProjectsOf(ctx context.Context, userID string) ([]Project,
 }
 
 const listResourceGroups = `-- name: ListResourceGroups :many
-SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress FROM resource_groups WHERE ($1::boolean IS NULL OR is_active = $1) ORDER BY name
+SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress, encrypted_networks FROM resource_groups WHERE ($1::boolean IS NULL OR is_active = $1) ORDER BY name
 `
 
 func (q *Queries) ListResourceGroups(ctx context.Context, active *bool) ([]ResourceGroup, error) {
@@ -843,6 +844,7 @@ func (q *Queries) ListResourceGroups(ctx context.Context, active *bool) ([]Resou
 			&i.SchedulerOpts,
 			&i.UseHostNetwork,
 			&i.Egress,
+			&i.EncryptedNetworks,
 		); err != nil {
 			return nil, err
 		}

@@ -19,8 +19,14 @@ SELECT id, epoch, (trial <> '{}')::boolean AS suspect, (trial ? 'since')::boolea
 UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds = @slot_kinds, devices = @devices, broken_devices = @broken_devices,
     engine = @engine, engine_ok = @engine_ok, engine_error = @engine_error, warnings = @warnings, hung_volumes = @hung_volumes,
     disk_problem = @disk_problem, conditions = @conditions,
-    data_address = @data_address, data_socket = @data_socket, network_address = @network_address, facts_revision = @facts_revision, last_seen = now()
+    data_address = @data_address, data_socket = @data_socket, network_address = @network_address,
+    tunnel_key = @tunnel_key, tunnel_port = @tunnel_port, tunnel_problem = @tunnel_problem,
+    facts_revision = @facts_revision, last_seen = now()
 WHERE id = @id AND epoch = @epoch AND facts_revision < @facts_revision;
+
+-- name: OthersTunnelKey :one
+-- Whether another agent has this key of encrypted tunnels.
+SELECT EXISTS (SELECT 1 FROM agents WHERE tunnel_key = @tunnel_key AND tunnel_key <> '' AND id <> @id)::boolean AS taken;
 
 -- name: AgentConditions :one
 -- What is known of an agent's conditions, under its lock, and the database's clock.

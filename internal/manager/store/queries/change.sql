@@ -28,6 +28,7 @@ SELECT s.id, s.name, s.type, s.status, s.priority, s.resource_group, s.domain_na
        s.designated_agents, s.failed_agents, s.cluster_mode, s.preemptible, s.batch_timeout_ms, s.created_at, s.starts_at,
        s.scheduled_at, s.started_at, s.status_info, coalesce(s.status_data->'scheduler'->>'msg', '')::text AS told,
        coalesce(s.resource_opts->>'isolation', '')::text AS isolation, coalesce(s.resource_opts->>'network' = 'host', false)::boolean AS host_network,
+       EXISTS (SELECT 1 FROM session_networks n WHERE n.session_id = s.id AND n.encrypted)::boolean AS encrypted,
        ARRAY(SELECT DISTINCT m.host FROM session_mounts m WHERE m.session_id = s.id ORDER BY m.host)::text[] AS volumes
 FROM sessions s WHERE s.id = ANY(@ids::uuid[]) AND s.ended_at IS NULL;
 
@@ -46,6 +47,7 @@ WHERE d.depends_on = ANY(@ids::uuid[]) AND s.status = 'PENDING';
 
 -- name: AgentFacts :many
 SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem, engine_error, conditions, trial,
+       (tunnel_key <> '')::boolean AS has_tunnel, tunnel_problem,
        now()::timestamptz AS at FROM agents
 WHERE status <> 'TERMINATED' AND (sqlc.narg('ids')::text[] IS NULL OR id = ANY(sqlc.narg('ids')::text[])) ORDER BY id;
 

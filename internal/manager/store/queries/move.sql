@@ -109,7 +109,7 @@ SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS N
 -- What is wanted of agents, without the specifications, but for what may change while a kernel runs.
 SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress,
        withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys,
-       n.number AS network_number, n.subnet AS network_subnet,
+       n.number AS network_number, n.subnet AS network_subnet, coalesce(n.encrypted, false)::boolean AS network_encrypted,
        CASE WHEN n.number IS NOT NULL THEN members_of_session(s.id) ELSE '[]' END::jsonb AS network_members,
        (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run,
        CASE WHEN s.cluster_size > 1 AND s.resource_opts->>'network' = 'host' THEN host_peers_of_session(s.id) ELSE '[]' END::jsonb AS host_peers

@@ -9,7 +9,7 @@ SELECT * FROM resource_groups WHERE name = $1 FOR UPDATE;
 -- name: UpdateResourceGroup :exec
 UPDATE resource_groups SET description = @description, is_active = @is_active, is_public = @is_public, driver = @driver,
     driver_opts = @driver_opts, scheduler = @scheduler, scheduler_opts = @scheduler_opts, use_host_network = @use_host_network,
-    wsproxy_addr = @wsproxy_addr, wsproxy_api_token_sealed = @wsproxy_api_token_sealed, egress = @egress
+    wsproxy_addr = @wsproxy_addr, wsproxy_api_token_sealed = @wsproxy_api_token_sealed, egress = @egress, encrypted_networks = @encrypted_networks
 WHERE name = @name;
 
 -- name: AgentsOfGroupSessions :many

@@ -6,7 +6,7 @@ SELECT d.session_id, o.id, o.name, o.status, o.result FROM session_dependencies 
 WHERE d.session_id = ANY(@sessions::uuid[]) AND NOT (o.status = 'TERMINATED' AND o.result = 'SUCCESS') ORDER BY d.session_id, o.id;
 
 -- name: GroupPolicies :many
-SELECT name, is_active, scheduler, scheduler_opts FROM resource_groups ORDER BY name;
+SELECT name, is_active, scheduler, scheduler_opts, encrypted_networks FROM resource_groups ORDER BY name;
 
 -- name: LockAgents :many
 -- Locked in the order of their ids, so that no two commits wait for each other.

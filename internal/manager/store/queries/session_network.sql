@@ -11,7 +11,10 @@ WHERE s.id = n.session_id AND s.ended_at IS NOT NULL
 SELECT number, subnet, session_id FROM session_networks ORDER BY number;
 
 -- name: AddSessionNetwork :exec
-INSERT INTO session_networks (number, subnet, session_id) VALUES (@number, @subnet, @session_id);
+INSERT INTO session_networks (number, subnet, session_id, encrypted) VALUES (@number, @subnet, @session_id, @encrypted);
+
+-- name: GroupsWithEncryptedNetworks :many
+SELECT name FROM resource_groups WHERE encrypted_networks;
 
 -- name: GroupsWithHostNetwork :many
 -- The resource groups whose sessions may run in the network of their hosts. An egress policy could not be kept there.
