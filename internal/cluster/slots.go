@@ -139,7 +139,7 @@ var byteSuffix = map[byte]int{'k': 1, 'm': 2, 'g': 3, 't': 4, 'p': 5, 'e': 6}
 // by b, byte(s), ib or ibyte(s), any case. Fractional bytes are refused.
 func ParseBytes(text string) (int64, error) {
 	bad := func() (int64, error) {
-		return 0, fault.Invalidf("%q is not an amount of memory", text).
+		return 0, fault.Invalidf("%.64q is not an amount of memory", text).
 			WithNext("write a number of bytes or a number with k, m, g or t, for example 512m or 1.5g")
 	}
 	t := strings.ToLower(strings.ReplaceAll(strings.TrimSpace(text), "_", ""))
@@ -184,7 +184,7 @@ func ParseAmount(kind SlotKind, text string) (Amount, error) {
 		return Whole(n), err
 	}
 	t := strings.ReplaceAll(strings.TrimSpace(text), "_", "")
-	bad := fault.Invalidf("%q is not a valid amount", text).
+	bad := fault.Invalidf("%.64q is not a valid amount", text).
 		WithNext("write a plain number such as 2 or 0.5")
 	if t == "" || len(t) > 20 || strings.Trim(t, "0123456789.") != "" { // SetString also reads other bases and exponents
 		return 0, bad

@@ -3,8 +3,6 @@ package graphapi
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"strconv"
 	"strings"
 	"time"
 
@@ -110,19 +108,12 @@ func toSession(s *session.Session) *model.ComputeSession {
 		}
 	}
 	for i := range s.Kernels {
-		m.Containers = append(m.Containers, toContainer(&s.Kernels[i], s.ResourceOpts))
+		m.Containers = append(m.Containers, toContainer(&s.Kernels[i]))
 	}
 	return m
 }
 
-// toContainer shows a kernel of a session that has resource options; those that a role has for itself come over them.
-func toContainer(k *session.Kernel, opts map[string]string) *model.ComputeContainer {
-	if k.Shmem != nil {
-		own := map[string]string{}
-		maps.Copy(own, opts)
-		own["shmem"] = strconv.FormatInt(*k.Shmem, 10)
-		opts = own
-	}
+func toContainer(k *session.Kernel) *model.ComputeContainer {
 	m := &model.ComputeContainer{
 		ID: new(string(k.ID)), KernelID: new(string(k.ID)), SessionID: new(string(k.SessionID)),
 		Idx: &k.ClusterIdx, ClusterIdx: &k.ClusterIdx, Role: &k.ClusterRole, ClusterRole: &k.ClusterRole,
@@ -131,7 +122,7 @@ func toContainer(k *session.Kernel, opts map[string]string) *model.ComputeContai
 		Status: new(string(k.Status)), StatusChanged: &k.StatusChanged, StatusInfo: &k.StatusInfo, StatusData: jsonObject(k.StatusData),
 		CreatedAt: &k.CreatedAt, TerminatedAt: k.EndedAt, ScheduledAt: k.ScheduledAt,
 		Agent: optional(k.Agent), AgentAddr: optional(k.AgentAddr), ContainerID: optional(k.ContainerID),
-		ExitCode: k.ExitCode, ResourceOpts: jsonObject(opts), OccupiedSlots: slotsText(k.OccupiedSlots), PreopenPorts: []*int{},
+		ExitCode: k.ExitCode, ResourceOpts: jsonObject(k.ResourceOpts), OccupiedSlots: slotsText(k.OccupiedSlots), PreopenPorts: []*int{},
 	}
 	for i := range k.PreopenPorts {
 		m.PreopenPorts = append(m.PreopenPorts, &k.PreopenPorts[i])

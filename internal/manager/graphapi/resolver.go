@@ -154,7 +154,7 @@ func (q queries) ComputeSessionList(
 	return &model.ComputeSessionList{Items: convert(remember(ctx, p.Items), toSession), TotalCount: &p.Total}, nil
 }
 
-func container(k session.Kernel) *model.ComputeContainer { return toContainer(&k, nil) }
+func container(k session.Kernel) *model.ComputeContainer { return toContainer(&k) }
 
 func (q queries) ComputeContainer(ctx context.Context, id string) (*model.ComputeContainer, error) {
 	id, err := uuid("container id", id)
@@ -178,18 +178,13 @@ func (q queries) ComputeContainerList(
 		return nil, err
 	}
 	p, err := q.sessions.ListKernels(
-		ctx, q.who(ctx), session.KernelFilter{Session: cluster.SessionID(sessionID), Query: page(filter, order, limit, offset)},
+		ctx, q.who(ctx), session.KernelFilter{Session: cluster.SessionID(sessionID), Role: role, Query: page(filter, order, limit, offset)},
 	)
 	if err != nil {
 		return nil, err
 	}
-	items := p.Items
-	if role != nil {
-		items = slices.DeleteFunc(slices.Clone(items), func(k session.Kernel) bool { return k.ClusterRole != *role })
-		p.Total = len(items)
-	}
-	loadersOf(ctx).expectImages(items)
-	return &model.ComputeContainerList{Items: convert(items, container), TotalCount: &p.Total}, nil
+	loadersOf(ctx).expectImages(p.Items)
+	return &model.ComputeContainerList{Items: convert(p.Items, container), TotalCount: &p.Total}, nil
 }
 
 func (q queries) Agent(ctx context.Context, id string) (*model.Agent, error) {

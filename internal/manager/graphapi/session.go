@@ -45,14 +45,14 @@ func toSessionNode(s *session.Session) *model.ComputeSessionNode {
 	}
 	for i := range s.Kernels {
 		m.KernelNodes.Edges = append(m.KernelNodes.Edges, &model.KernelEdge{
-			Node: toKernelNode(&s.Kernels[i], s.ResourceOpts), Cursor: cursor(i),
+			Node: toKernelNode(&s.Kernels[i]), Cursor: cursor(i),
 		})
 	}
 	return m
 }
 
-func toKernelNode(k *session.Kernel, opts map[string]string) *model.KernelNode {
-	c := toContainer(k, opts)
+func toKernelNode(k *session.Kernel) *model.KernelNode {
+	c := toContainer(k)
 	return &model.KernelNode{
 		ID: globalID(nodeOfKernel, string(k.ID)), RowID: c.KernelID, ClusterIdx: c.ClusterIdx, LocalRank: c.LocalRank,
 		ClusterRole: c.ClusterRole, ClusterHostname: c.ClusterHostname, SessionID: c.SessionID, ImageReference: c.Image,

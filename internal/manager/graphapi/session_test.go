@@ -148,3 +148,93 @@ func TestFailedSessionsAreListedAmongTheEnded(t *testing.T) {
 		require.Equal(t, want, got, statuses)
 	}
 }
+
+// TestKernelsOfRoles: the same resource options are told of a kernel wherever one asks for it, those of its role over the session's; of its
+// role's variables nothing is. A role selects kernels before they are paged.
+func TestKernelsOfRoles(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.world.Agent("a1", 16, 32<<30)
+	id := d.session(request.Session{Name: "mixed", ClusterSize: 2, ClusterMode: "multi-node",
+		Environ:   map[string]string{"TOKEN": "hidden-word"},
+		Resources: map[string]string{"cpu": "1", "mem": "1g"}, ResourceOpts: map[string]string{"shmem": "64m", "isolation": "none"},
+		Roles: []request.Role{
+			{Name: "worker", Count: 2, ResourceOpts: map[string]string{"shmem": "128m"}, Environ: map[string]string{"OTHER": "hidden-word"},
+				BootstrapScript: new("echo hidden-word")},
+			{Name: "logger", Count: 1},
+		}})
+	type kernel struct {
+		KernelID string `json:"kernel_id"`
+		RowID    string `json:"row_id"`
+		Host     string `json:"cluster_hostname"`
+		Opts     string `json:"resource_opts"`
+	}
+	const one = `cluster_hostname resource_opts`
+	var got struct {
+		Session struct{ Containers []kernel } `json:"compute_session"`
+		Node    struct {
+			Kernels struct {
+				Edges []struct{ Node kernel }
+			} `json:"kernel_nodes"`
+		} `json:"compute_session_node"`
+		List  struct{ Items []kernel } `json:"compute_container_list"`
+		Pages struct {
+			Items []kernel
+			Total int `json:"total_count"`
+		}
+		None struct {
+			Items []kernel
+			Total int `json:"total_count"`
+		}
+	}
+	require.Empty(t, d.ask(`query($id:UUID!,$node:GlobalIDField!,$of:ID!){
+		compute_session(id:$id){containers{kernel_id `+one+`}}
+		compute_session_node(id:$node){kernel_nodes{edges{node{row_id `+one+`}}}}
+		compute_container_list(limit:10, offset:0, session_id:$of){items{kernel_id `+one+`}}
+		pages:compute_container_list(limit:1, offset:1, session_id:$of, role:"worker"){items{kernel_id `+one+`} total_count}
+		none:compute_container_list(limit:5, offset:0, session_id:$of, role:"x' OR true --"){items{kernel_id} total_count}}`,
+		map[string]any{"id": string(id), "node": string(id), "of": string(id)}, &got))
+	const plain, worker = `{"isolation":"none","shmem":"67108864"}`, `{"isolation":"none","shmem":"134217728"}`
+	want := map[string]string{"main1": plain, "sub1": plain, "sub2": worker, "sub3": worker, "sub4": plain}
+	check := func(what string, list []kernel) {
+		t.Helper()
+		seen := map[string]string{}
+		for _, k := range list {
+			seen[k.Host] = k.Opts
+			require.JSONEq(t, want[k.Host], k.Opts, "%s of %s", k.Host, what)
+		}
+		require.Len(t, seen, len(want), what)
+	}
+	check("the session", got.Session.Containers)
+	var nodes []kernel
+	for _, e := range got.Node.Kernels.Edges {
+		nodes = append(nodes, e.Node)
+	}
+	check("the node", nodes)
+	check("the list", got.List.Items)
+	require.Equal(t, 2, got.Pages.Total)
+	require.Len(t, got.Pages.Items, 1)
+	require.Equal(t, "sub3", got.Pages.Items[0].Host)
+	require.Zero(t, got.None.Total)
+	for _, k := range got.List.Items {
+		var single struct {
+			C kernel `json:"compute_container"`
+		}
+		require.Empty(t, d.ask(`query($id:UUID!){compute_container(container_id:$id){`+one+`}}`, map[string]any{"id": k.KernelID}, &single))
+		require.JSONEq(t, want[k.Host], single.C.Opts, "%s alone", k.Host)
+	}
+
+	const everything = `query($id:UUID!,$node:GlobalIDField!,$of:ID!){
+		compute_session(id:$id){id name status_info status_data startup_command resource_opts containers{status_info status_data ` + one + `}}
+		compute_session_node(id:$node){` + sessionFields + `}
+		compute_container_list(limit:10, offset:0, session_id:$of){items{status_data ` + one + `}}}`
+	vars := map[string]any{"id": string(id), "node": string(id), "of": string(id)}
+	body, _ := d.post(everything, vars)
+	require.Contains(t, body, "mixed")
+	require.NotContains(t, body, "hidden-word")
+	d.actor = d.person("eve", authz.RoleUser, true)
+	body, _ = d.post(everything, vars)
+	for _, word := range []string{"mixed", "sub1", "shmem", "hidden-word"} {
+		require.NotContains(t, body, word, "a stranger sees nothing")
+	}
+}

@@ -23,6 +23,10 @@ const (
 	preemptible = "is_preemptible|isPreemptible|preemptible"
 )
 
+// ofRoles are the members of a role; startup_command has words of its own.
+const ofRoles = "name|count|image|architecture|resources|resource_opts|resourceOpts|environ|bootstrap_script|bootstrapScript|" +
+	"startup_command|startupCommand"
+
 // createRequest decodes the body of a create; need reads what a session cannot do without.
 func createRequest(p *params.Set, need func(name string) string) request.Session {
 	cfg := p.Object("config")
@@ -60,6 +64,7 @@ func createRequest(p *params.Set, need func(name string) string) request.Session
 		MountOptions:     mountOptions(cfg),
 	}
 	for _, o := range p.Objects("roles") {
+		o.Only(ofRoles)
 		if o.Has("startup_command|startupCommand") {
 			o.Fail("startup_command", "is not of a role: the main kernel alone runs one; start programs of other kernels in their bootstrap_script")
 		}

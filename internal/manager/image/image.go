@@ -94,7 +94,7 @@ func Choose(a authz.Actor, found []dbgen.FindImagesRow, ref, architecture string
 		}
 	}
 	if len(rows) > 0 {
-		e := fault.NotFoundf("image %s is not there for architecture %s, only for %s", ref, architecture, rows[0].Architecture)
+		e := fault.NotFoundf("image %s is not there for architecture %.64s, only for %s", ref, architecture, rows[0].Architecture)
 		return dbgen.Image{}, e.WithData(map[string]string{"object": noun}).
 			WithNext("ask for architecture %s", rows[0].Architecture)
 	}
@@ -123,7 +123,7 @@ func MayBeReference(ref string) bool {
 
 // NotFound reports an image that does not exist.
 func NotFound(ref string) error {
-	return fault.NotFoundf("No such image reference: %s", ref).
+	return fault.NotFoundf("No such image reference: %.512s", ref).
 		WithData(map[string]string{"object": noun}).WithNext("berth image list shows what there is; make images builds the standard ones")
 }
 

@@ -43,7 +43,7 @@ func (l limits) containers(n int) error {
 		p := r.KeypairResourcePolicy
 		if most := int(p.MaxContainersPerSession); most > 0 && n > most {
 			return quota("a session may have %d containers under policy %s, not %d", most, p.Name, n).
-				WithNext("ask for a cluster_size of %d or less, or an administrator for a larger limit", most)
+				WithNext("ask for %d or less, those of roles included, or an administrator for a larger limit", most)
 		}
 	}
 	return nil

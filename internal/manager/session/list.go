@@ -142,6 +142,7 @@ type KernelFilter struct {
 	Session cluster.SessionID
 	Agent   cluster.AgentID
 	Kernel  cluster.KernelID
+	Role    *string // nil: of any
 	list.Query
 }
 
@@ -174,6 +175,9 @@ func (s *Service) ListKernels(ctx context.Context, a authz.Actor, f KernelFilter
 		case ref != "":
 			return list.Page[Kernel]{Items: []Kernel{}}, nil // nothing has such an id
 		}
+	}
+	if f.Role != nil {
+		l.And("k.cluster_role = %s", store.Text(*f.Role))
 	}
 	if f.Agent != "" {
 		l.And("k.agent_id = %s AND k.ended_at IS NULL", string(f.Agent))

@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -99,8 +100,8 @@ type Kernel struct {
 	StatusChanged   time.Time
 	Deadline        *time.Time
 	RequestedSlots  cluster.Slots
-	Shmem           *int64        // bytes where it is not the session's
-	OccupiedSlots   cluster.Slots // the requested slots while the kernel holds them
+	ResourceOpts    map[string]string // the session's, with the role's own over them
+	OccupiedSlots   cluster.Slots     // the requested slots while the kernel holds them
 	ContainerID     string
 	ExitCode        *int
 	Signal          *int
@@ -161,12 +162,15 @@ func kernelView(k dbgen.KernelViewsRow) Kernel {
 		ID: cluster.KernelID(k.ID), SessionID: cluster.SessionID(k.SessionID), ClusterRole: k.ClusterRole, ClusterIdx: int(k.ClusterIdx),
 		LocalRank: int(k.LocalRank), ClusterHostname: k.ClusterHostname, Image: k.Image, Architecture: k.Architecture, Registry: k.Registry,
 		Generation: k.Generation, Status: k.Status, StatusInfo: k.StatusInfo, StatusData: k.StatusData, StatusChanged: k.StatusChanged.UTC(),
-		Deadline: store.UTC(k.Deadline), RequestedSlots: k.RequestedSlots, Shmem: k.ShmemBytes,
+		Deadline: store.UTC(k.Deadline), RequestedSlots: k.RequestedSlots, ResourceOpts: k.ResourceOpts,
 		OccupiedSlots: cluster.Slots{}, ExitCode: store.Int(k.ExitCode),
 		Signal:    store.Int(k.Signal),
 		OOMKilled: k.OomKilled, ServicePorts: servicePorts(k.ServicePorts), PreopenPorts: store.Ints(k.PreopenPorts),
 		CreatedAt:   k.CreatedAt.UTC(),
 		ScheduledAt: store.UTC(k.ScheduledAt), StartedAt: store.UTC(k.StartedAt), EndedAt: store.UTC(k.EndedAt),
+	}
+	if k.ShmemBytes != nil && v.ResourceOpts != nil {
+		v.ResourceOpts["shmem"] = strconv.FormatInt(*k.ShmemBytes, 10)
 	}
 	if k.AgentID != nil {
 		v.Agent = cluster.AgentID(*k.AgentID)

@@ -269,7 +269,7 @@ func (p *Set) Texts(names string) map[string]string {
 		}
 		s, ok := scalar(item)
 		if !ok {
-			p.Fail(names, "the value of %q must be a text or a number", k)
+			p.Fail(names, "the value of %.64q must be a text or a number", k)
 			return nil
 		}
 		out[k] = s
@@ -332,6 +332,17 @@ func (p *Set) Real(name string) (v float64, ok bool) {
 		p.Fail(name, "must be a number")
 	}
 	return v, ok
+}
+
+// Only refuses members of the body that have none of the names: for objects that are ours alone, in which a member that nobody reads is a
+// mistake. Those that are null say nothing.
+func (p *Set) Only(names string) {
+	known := strings.Split(names, "|")
+	for name, v := range p.body {
+		if v != nil && !slices.Contains(known, name) {
+			p.Fail(fmt.Sprintf("%.64s", name), "is not known here")
+		}
+	}
 }
 
 // Objects reads a list of Objects.

@@ -120,10 +120,10 @@ func (r *Session) Check() error {
 	case cluster.Inference, cluster.System:
 		return fault.Invalidf("sessions of type %s are made by the cluster itself", r.Type).WithNext("ask for interactive or batch")
 	default:
-		return fault.Invalidf("%q is not a session type", r.Type).WithNext("use interactive or batch")
+		return fault.Invalidf("%.64q is not a session type", r.Type).WithNext("use interactive or batch")
 	}
 	if r.ClusterMode != "single-node" && r.ClusterMode != "multi-node" {
-		return fault.Invalidf("%q is not a cluster mode", r.ClusterMode).WithNext("use single-node or multi-node")
+		return fault.Invalidf("%.64q is not a cluster mode", r.ClusterMode).WithNext("use single-node or multi-node")
 	}
 	if r.ClusterSize < 1 || r.ClusterSize > maxClusterSize {
 		return fault.Invalidf("a cluster has 1 to %d containers, not %d", maxClusterSize, r.ClusterSize)
@@ -232,7 +232,7 @@ func checkEnviron(env map[string]string) error {
 	for k, v := range env {
 		total += len(k) + len(v) + 2
 		if k == "" || strings.Contains(k, "=") || !isText(k) || !isText(v) {
-			return fault.Invalidf("environment variable %q is not allowed", k).
+			return fault.Invalidf("environment variable %.64q is not allowed", k).
 				WithNext("names must not be empty or hold '=' or NUL, values must not hold NUL")
 		}
 	}
@@ -270,13 +270,14 @@ func (r *Session) Slots(
 		known = known || slot == cluster.SlotCPU || slot == cluster.SlotMem
 		v, perr := cluster.ParseAmount(cluster.KindOf(slot, kinds), text)
 		if perr != nil {
-			return nil, nil, fmt.Errorf("resource %s: %w", name, perr)
+			return nil, nil, fmt.Errorf("resource %.64s: %w", name, perr)
 		}
 		if !known {
 			if v == 0 && perr == nil {
 				continue
 			}
-			return nil, nil, fault.Invalidf("unknown resource slot %q", name).WithNext("this cluster has: %s", strings.Join(slotNames(kinds), ", "))
+			return nil, nil, fault.Invalidf("unknown resource slot %.64q", name).
+				WithNext("this cluster has: %s", strings.Join(slotNames(kinds), ", "))
 		}
 		want[slot] = v
 	}
@@ -389,13 +390,13 @@ func StartsAt(text string, now time.Time) (*time.Time, error) {
 		t := now.Add(d)
 		return &t, nil
 	}
-	return nil, fault.Invalidf("starts_at %q is neither a time nor a delay", text).
+	return nil, fault.Invalidf("starts_at %.64q is neither a time nor a delay", text).
 		WithNext("write 2026-01-31T08:00:00+00:00 or a delay such as 10m, 2h or 1d")
 }
 
 // delta reads 30, 30s, 10m, 2h, 1d, 1w and sums of them.
 func delta(text string) (time.Duration, error) {
-	bad := fault.Invalidf("%q is not a delay", text)
+	bad := fault.Invalidf("%.64q is not a delay", text)
 	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}
 	var total time.Duration
 	rest := strings.TrimPrefix(strings.ToLower(strings.ReplaceAll(text, " ", "")), "+")

@@ -163,7 +163,6 @@ func TestFillsAClusterOfSeveralKernels(t *testing.T) {
 	require.NoError(t, json.Unmarshal(read(t, template.Cluster, `{"api_version":"6","kind":"cluster_template","mode":"multi-node",
 "metadata":{"name":"team"},"spec":{"environ":{"A":"1"},"nodes":[{"role":"main","session_template":"`+strings.ToUpper(id)+`","replicas":1},
 {"role":"sub","session_template":"`+id+`","replicas":3}]}}`)[0].Document, &doc))
-	require.Equal(t, []string{id}, doc.SessionTemplates())
 	var main template.SessionDocument
 	require.NoError(t, json.Unmarshal(read(t, template.Session, strings.Replace(train, "it's code", "code", 1))[0].Document, &main))
 	r, err := doc.Fill(request.Session{ClusterSize: 1}, map[string]*template.SessionDocument{id: &main})

@@ -183,13 +183,3 @@ func (d *SessionDocument) suits(role string, main *SessionDocument, r request.Se
 	}
 	return nil
 }
-
-// SessionTemplates are the ids of the session templates that the nodes name, each once.
-func (d *ClusterDocument) SessionTemplates() []string {
-	var ids []string
-	for _, n := range d.Spec.Nodes {
-		ids = append(ids, n.SessionTemplate)
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
-}

@@ -138,9 +138,9 @@ func (s *Service) known(ctx context.Context, owner authz.Actor, kind Kind, docum
 	if err := json.Unmarshal(document, &d); err != nil {
 		return fmt.Errorf("read the template: %w", err)
 	}
-	for _, id := range d.SessionTemplates() {
-		if _, err := s.find(ctx, owner, authz.See, Session, id); err != nil {
-			return err
+	for _, n := range d.Spec.Nodes {
+		if _, err := s.find(ctx, owner, authz.See, Session, n.SessionTemplate); err != nil {
+			return fmt.Errorf("role %s: %w", n.Role, err)
 		}
 	}
 	return nil
@@ -291,10 +291,14 @@ func (s *Service) Cluster(ctx context.Context, a authz.Actor, ref string, r requ
 		return r, fmt.Errorf("read template %s: %w", ref, err)
 	}
 	templates := map[string]*SessionDocument{}
-	for _, id := range d.SessionTemplates() {
+	for _, n := range d.Spec.Nodes {
+		id := n.SessionTemplate
+		if templates[id] != nil {
+			continue
+		}
 		m, err := s.find(ctx, a, authz.Use, Session, id)
-		if err != nil {
-			return r, err
+		if err != nil { // it was deleted meanwhile, or is not for everybody who uses this one
+			return r, fmt.Errorf("role %s of template %s: %w", n.Role, t.Name, err)
 		}
 		templates[id] = &SessionDocument{}
 		if err := json.Unmarshal(m.Document, templates[id]); err != nil {

@@ -440,8 +440,9 @@ func (q *Queries) KernelLog(ctx context.Context, id string) (KernelLogRow, error
 const kernelViews = `-- name: KernelViews :many
 SELECT k.id, k.session_id, k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.registry, k.agent_id,
        a.addr AS agent_addr, k.generation, k.status, k.status_info, k.status_data, k.status_changed, k.deadline, k.requested_slots, k.container_id,
-       k.exit_code, k.signal, k.oom_killed, k.service_ports, k.preopen_ports, k.created_at, k.scheduled_at, k.started_at, k.ended_at, k.last_stat, k.shmem_bytes
-FROM kernels k LEFT JOIN agents a ON a.id = k.agent_id
+       k.exit_code, k.signal, k.oom_killed, k.service_ports, k.preopen_ports, k.created_at, k.scheduled_at, k.started_at, k.ended_at, k.last_stat, k.shmem_bytes,
+       s.resource_opts
+FROM kernels k JOIN sessions s ON s.id = k.session_id LEFT JOIN agents a ON a.id = k.agent_id
 WHERE k.session_id = ANY($1::uuid[]) OR k.id = ANY($2::uuid[])
 ORDER BY k.session_id, k.local_rank
 `
@@ -477,6 +478,7 @@ type KernelViewsRow struct {
 	EndedAt         *time.Time
 	LastStat        json.RawMessage
 	ShmemBytes      *int64
+	ResourceOpts    dbtype.Strings
 }
 
 func (q *Queries) KernelViews(ctx context.Context, sessions []string, kernels []string) ([]KernelViewsRow, error) {
@@ -519,6 +521,7 @@ func (q *Queries) KernelViews(ctx context.Context, sessions []string, kernels []
 			&i.EndedAt,
 			&i.LastStat,
 			&i.ShmemBytes,
+			&i.ResourceOpts,
 		); err != nil {
 			return nil, err
 		}
