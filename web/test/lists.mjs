@@ -29,6 +29,7 @@ const lists = [
   { at: '/admin/policies?tab=user', field: 'user_resource_policy_list', named: 'name' },
   { at: '/admin/policies?tab=project', field: 'project_resource_policy_list', named: 'name' },
   { at: '/admin/offers', field: 'resource_presets', named: 'name' },
+  { at: '/admin/offers?tab=storages', field: 'storage_volume_list', named: 'id' },
   { at: '/sessions?status=all', field: 'compute_session_list', named: 'name' },
   { at: '/data', path: '/folders', named: 'name' },
 ]
