@@ -85,8 +85,8 @@ async function multiply(route) {
   const total = all ? all.length : n
   const rows = Math.max(0, Math.min(limit, total - offset))
   const first = list.items?.[0] ?? list.edges?.[0]?.node ?? list[0] ?? example[field]
-  if (!first && offset === 0) throw new Error(`the cluster has nothing of ${field}`)
-  if (first) wanted.first = first
+  if (!first && offset === 0 && !wanted.first) throw new Error(`the cluster has nothing of ${field}`)
+  if (first) wanted.first ??= first
   const items = Array.from({ length: rows }, (_, i) => copy(wanted.first, all ? all[offset + i] : offset + i, named))
   if (list.items) Object.assign(list, { items, total_count: total })
   else if (list.edges) Object.assign(list, { edges: items.map((node) => ({ node, cursor: '' })), count: total })

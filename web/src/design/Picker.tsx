@@ -1,4 +1,4 @@
-import { Combobox, Input, InputBase, Pill, PillsInput, ScrollArea, useCombobox, type ComboboxStore } from '@mantine/core'
+import { Combobox, Input, InputBase, Pill, PillsInput, useCombobox, type ComboboxStore } from '@mantine/core'
 import { useDebouncedValue } from '@mantine/hooks'
 import { keepPreviousData, useInfiniteQuery } from '@tanstack/react-query'
 import { useEffect, useId, useRef, useState, type ReactNode } from 'react'
@@ -117,44 +117,41 @@ function Dropdown({
     <Combobox.Dropdown className="picker">
       <Combobox.Options
         {...(labelledBy ? { labelledBy } : { 'aria-label': label })}
-        aria-busy={found.searching || found.fetchingMore || (total === undefined && !found.error)}>
-        <ScrollArea.Autosize
-          mah={260}
-          type="auto"
-          scrollbarSize={8}
-          viewportProps={{ tabIndex: -1 }}
-          onScrollPositionChange={({ y }) => {
-            // The next ones come before the end is seen: rows are about 34 px high.
-            if (y > items.length * 34 - 260 - 100) found.next()
-          }}>
-          {items.map((c) => {
-            const is = chosen.includes(c.value)
-            return (
-              <Combobox.Option
-                key={c.value}
-                value={c.value}
-                active={is}
-                aria-selected={is}
-                disabled={!!c.disabled}
-                className="choice row"
-                title={c.label}>
-                <span className="cut grow">{c.label}</span>
-                {is && <Icon name="check" size={14} />}
-              </Combobox.Option>
-            )
-          })}
-          {found.error ? (
-            <Combobox.Option key={retry} value={retry} aria-selected={false}>
-              {t('do.retry')}
+        aria-busy={found.searching || found.fetchingMore || (total === undefined && !found.error)}
+        mah={260}
+        className="scrolls"
+        onScroll={(e) => {
+          // The next ones come before the end is seen.
+          const { scrollTop, clientHeight, scrollHeight } = e.currentTarget
+          if (scrollTop + clientHeight > scrollHeight - 100) found.next()
+        }}>
+        {items.map((c) => {
+          const is = chosen.includes(c.value)
+          return (
+            <Combobox.Option
+              key={c.value}
+              value={c.value}
+              active={is}
+              aria-selected={is}
+              disabled={!!c.disabled}
+              className="choice row"
+              title={c.label}>
+              <span className="cut grow">{c.label}</span>
+              {is && <Icon name="check" size={14} />}
             </Combobox.Option>
-          ) : (
-            found.hasMore && (
-              <Combobox.Option key={more} value={more} aria-selected={false} className="soft">
-                {found.fetchingMore ? t('picker.reading') : t('picker.more', { n: ((total ?? 0) - items.length).toLocaleString() })}
-              </Combobox.Option>
-            )
-          )}
-        </ScrollArea.Autosize>
+          )
+        })}
+        {found.error ? (
+          <Combobox.Option key={retry} value={retry} aria-selected={false}>
+            {t('do.retry')}
+          </Combobox.Option>
+        ) : (
+          found.hasMore && (
+            <Combobox.Option key={more} value={more} aria-selected={false} className="soft">
+              {found.fetchingMore ? t('picker.reading') : t('picker.more', { n: ((total ?? 0) - items.length).toLocaleString() })}
+            </Combobox.Option>
+          )
+        )}
       </Combobox.Options>
       {found.error ? (
         <p role="alert" className="small bad pad-line">
