@@ -399,6 +399,20 @@ try {
       await other.page.goto(`${web}/admin/${path}${path === 'usage' ? '' : `?q=${encodeURIComponent(text)}`}`)
       await other.page.getByRole('cell', { name: text }).first().waitFor()
     }
+    // What is chosen from is of the domain, and can be read.
+    for (const [path, make, fields] of [
+      ['users', 'New user', ['Policy', 'Projects']],
+      ['keypairs', 'New keypair', ['Email', 'Policy']],
+    ]) {
+      await other.page.goto(`${web}/admin/${path}`)
+      await other.page.getByRole('button', { name: make }).click()
+      for (const name of fields) {
+        await other.page.getByRole('combobox', { name }).click()
+        await other.page.getByRole('option').first().waitFor()
+        if (await other.page.getByRole('alert').count()) throw new Error(`${name} cannot be read by a domain's administrator`)
+        await other.page.keyboard.press('Escape')
+      }
+    }
     await other.page.goto(`${web}/admin/policies`)
     await other.page.getByRole('button', { name: 'New policy' }).click()
     await other.page.getByRole('dialog').getByLabel('Name').fill(policy)

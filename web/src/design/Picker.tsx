@@ -115,6 +115,11 @@ function Dropdown({
   const { items, total } = found
   return (
     <Combobox.Dropdown className="picker">
+      {found.error && (
+        <p role="alert" className="small bad pad-line">
+          {found.error.message}
+        </p>
+      )}
       <Combobox.Options
         {...(labelledBy ? { labelledBy } : { 'aria-label': label })}
         aria-busy={found.searching || found.fetchingMore || (total === undefined && !found.error)}
@@ -153,11 +158,7 @@ function Dropdown({
           )
         )}
       </Combobox.Options>
-      {found.error ? (
-        <p role="alert" className="small bad pad-line">
-          {found.error.message}
-        </p>
-      ) : total === undefined ? (
+      {found.error ? null : total === undefined ? (
         <div className="pad-line stack tight" role="status" aria-label={t('picker.reading')}>
           <Bone w="70%" h={12} />
           <Bone w="50%" h={12} />

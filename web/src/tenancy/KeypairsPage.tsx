@@ -40,7 +40,7 @@ export function KeypairsPage() {
     {
       id: 'key',
       title: t('keypair.key'),
-      width: 'minmax(190px, 1fr)',
+      width: 'minmax(220px, 1fr)',
       sort: 'access_key',
       cell: (k) => (
         <span className="row">
