@@ -29,6 +29,7 @@ const lists = [
   { at: '/admin/policies?tab=user', field: 'user_resource_policy_list', named: 'name' },
   { at: '/admin/policies?tab=project', field: 'project_resource_policy_list', named: 'name' },
   { at: '/admin/offers', field: 'resource_presets', named: 'name' },
+  { at: '/admin/offers?tab=storages', field: 'storage_volume_list', named: 'id' },
   { at: '/sessions?status=all', field: 'compute_session_list', named: 'name' },
   { at: '/data', path: '/folders', named: 'name' },
 ]
@@ -73,18 +74,23 @@ async function multiply(route) {
   if (path) return route.fulfill({ json: Array.from({ length: n }, (_, i) => copy(answer[0], i, named)) })
   const list = answer.data[field]
   const v = body?.variables ?? {}
-  // Other parts of a page read the same lists in small pieces.
-  if ((v.l ?? v.limit ?? 100) < 60) return route.fulfill({ json: answer })
+  // Other parts of a page read the same lists in small pieces, pickers in pieces of twenty.
+  const size = v.l ?? v.limit ?? 100
+  if (wanted.picked ? size !== 20 : size < 60) return route.fulfill({ json: answer })
   const limit = v.l ?? v.limit ?? Infinity
   const offset = v.o ?? v.offset ?? 0
   asked.add(offset)
-  const rows = Math.max(0, Math.min(limit, n - offset))
+  // What a picker searches for.
+  const q = wanted.picked ? /ilike "%(.*?)%"/.exec(v.f ?? '')?.[1] : undefined
+  const all = q ? Array.from({ length: n }, (_, i) => i).filter((i) => nameOf(i).includes(q)) : null
+  const total = all ? all.length : n
+  const rows = Math.max(0, Math.min(limit, total - offset))
   const first = list.items?.[0] ?? list.edges?.[0]?.node ?? list[0] ?? example[field]
-  if (!first && offset === 0) throw new Error(`the cluster has nothing of ${field}`)
-  if (first) wanted.first = first
-  const items = Array.from({ length: rows }, (_, i) => copy(wanted.first, offset + i, named))
-  if (list.items) Object.assign(list, { items, total_count: n })
-  else if (list.edges) Object.assign(list, { edges: items.map((node) => ({ node, cursor: '' })), count: n })
+  if (!first && offset === 0 && !wanted.first) throw new Error(`the cluster has nothing of ${field}`)
+  if (first) wanted.first ??= first
+  const items = Array.from({ length: rows }, (_, i) => copy(wanted.first, all ? all[offset + i] : offset + i, named))
+  if (list.items) Object.assign(list, { items, total_count: total })
+  else if (list.edges) Object.assign(list, { edges: items.map((node) => ({ node, cursor: '' })), count: total })
   else answer.data[field] = items
   await route.fulfill({ json: answer })
 }
@@ -135,6 +141,46 @@ try {
     await page.getByText('60 of 100,000 images').waitFor()
     if ((await choices.count()) > 61) throw new Error('the picker draws more than it asked for')
   })
+  // Each picker of a list that grows: twenty are read, the next twenty when the end is near, and the search is the server's.
+  const pickers = [
+    { at: '/admin/users', make: 'New user', label: 'Domain', field: 'domain_list', named: 'name' },
+    { at: '/admin/users', make: 'New user', label: 'Policy', field: 'user_resource_policy_list', named: 'name' },
+    { at: '/admin/users', make: 'New user', label: 'Projects', field: 'group_nodes', named: 'name' },
+    { at: '/admin/projects', make: 'New project', label: 'Domain', field: 'domain_list', named: 'name' },
+    { at: '/admin/keypairs', make: 'New keypair', label: 'Email', field: 'user_list', named: 'email' },
+    { at: '/admin/keypairs', make: 'New keypair', label: 'Policy', field: 'keypair_resource_policy_list', named: 'name' },
+    { at: '/admin/cluster?tab=groups', make: 'New resource group', label: 'For the domain', field: 'domain_list', named: 'name' },
+    { at: '/admin/audit', label: 'Domain', field: 'domain_list', named: 'name' },
+  ]
+  for (const p of pickers) {
+    const called = `picker-${p.at.replace(/\W+/g, '-')}-${p.label.toLowerCase().replaceAll(' ', '-')}`
+    await s.at(called.replace('--', '-'), page, async () => {
+      wanted = { ...p, n: 10_000, picked: true, first: undefined }
+      asked.clear()
+      await page.goto(s.web + p.at)
+      if (p.make) await page.getByRole('button', { name: p.make, exact: true }).click()
+      const field = page.getByRole('combobox', { name: p.label, exact: true })
+      await field.waitFor()
+      if (asked.size) throw new Error('it reads before anybody opened it')
+      await field.click()
+      const options = page.getByRole('option')
+      await page.getByRole('option', { name: '9,980 more' }).waitFor()
+      if ((await options.count()) !== 21) throw new Error(`${await options.count()} lines are drawn`)
+      await s.accessible(page, `${called}, open`)
+      await page.keyboard.press('ArrowDown')
+      await page.keyboard.press('ArrowUp')
+      await options.filter({ hasText: 'row-25' }).waitFor()
+      if ([...asked].some((o) => o > 40)) throw new Error(`it read on to ${Math.max(...asked)}`)
+      await page.keyboard.type('row-9876')
+      await options.filter({ hasText: 'row-0' }).first().waitFor({ state: 'hidden' })
+      await options.filter({ hasText: 'row-9876' }).waitFor()
+      if ((await options.count()) !== 1) throw new Error(`the search shows ${await options.count()} lines`)
+      await page.locator('[data-combobox-selected]').filter({ hasText: 'row-9876' }).waitFor()
+      await page.keyboard.press('Enter')
+      if (p.label === 'Projects') await page.locator('.mantine-Pill-root').filter({ hasText: 'row-9876' }).waitFor()
+      else if (!(await field.inputValue()).includes('row-9876')) throw new Error(`the field shows ${await field.inputValue()}`)
+    })
+  }
   await s.end()
 } catch (err) {
   await s.end(err)

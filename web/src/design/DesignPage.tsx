@@ -5,6 +5,7 @@ import { t } from '@/words'
 import { CopyAsMenu } from './CopyAs'
 import { Listing } from './DataTable'
 import { Icon } from './icons'
+import { among, ManyPicker, Picker, type Choices } from './Picker'
 import { SearchField } from './SearchField'
 import { nonce, theme } from './theme'
 import { Views } from './Views'
@@ -63,6 +64,21 @@ const colours = [
   'failed',
 ]
 
+const domains = among(
+  'design',
+  Array.from({ length: 10_000 }, (_, i) => ({
+    value: `d${i}`,
+    label: i % 7 ? `domain-${i}` : `${'long-'.repeat(12)}${i}`,
+    disabled: i === 3,
+  })),
+)
+/** What pickers of things that are not there show: still read, nothing, and refused. */
+const picked: [string, Choices][] = [
+  ['Reading', { key: ['design', 'reading'], load: () => new Promise(() => {}) }],
+  ['Nothing', among('nothing', [])],
+  ['Refused', { key: ['design', 'refused'], load: () => Promise.reject(away) }],
+]
+
 /** Every shared part in every state, once light and once dark. */
 export function DesignPage() {
   useTitle(t('nav.design'))
@@ -90,6 +106,8 @@ export function DesignPage() {
 
 function Sheet({ of }: { of: string }) {
   const [ask, setAsk] = useState(false)
+  const [domain, setDomain] = useState<string | null>('d1')
+  const [some, setSome] = useState(['d1', 'd2'])
   const [selected, setSelected] = useState<Set<string>>(new Set(['2']))
   const rows = statuses.map((s, i) => ({
     id: String(i),
@@ -153,6 +171,14 @@ function Sheet({ of }: { of: string }) {
         <TextInput label="With an error" error="A name has 4 to 64 letters." defaultValue="x" />
         <PasswordInput label="Password" w={180} />
         <Select label="Role" data={['user', 'admin']} defaultValue="user" w={140} comboboxProps={{ withinPortal: false }} />
+      </div>
+      <div className="row wrap top">
+        <Picker label="Domain" of={domains} value={domain} onChange={setDomain} clearable w={200} inPlace />
+        {picked.map(([name, choices]) => (
+          <Picker key={name} label={name} of={choices} value={null} onChange={() => {}} w={140} inPlace />
+        ))}
+        <Picker label="Fixed" of={domains} value="d7" name="domain-7" onChange={() => {}} w={140} disabled inPlace />
+        <ManyPicker label="Domains" of={domains} value={some} onChange={setSome} className="grow" inPlace />
       </div>
       <div className="row wrap">
         <Switch label="On" defaultChecked />

@@ -1,6 +1,5 @@
-import { Button, Modal, Select, TextInput } from '@mantine/core'
+import { Button, Modal, TextInput } from '@mantine/core'
 import { useDebouncedCallback } from '@mantine/hooks'
-import { useQuery } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useEffect, useRef, useState } from 'react'
 import type { AuditEntry } from '@/api/types'
@@ -8,10 +7,11 @@ import { DataTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, Copy, EmptyState, ErrorState, Facts, PageHead, StateBadge, useTitle } from '@/design/parts'
+import { Picker } from '@/design/Picker'
 import { saveText } from '@/design/save'
 import { exact } from '@/design/time'
 import { isSuper, useMe } from '@/tenancy/me'
-import { domainsQuery } from '@/tenancy/queries'
+import { domainChoices } from '@/tenancy/queries'
 import { t, type Word } from '@/words'
 import { auditFilter, exportAudit, fromField, listAudit, toField, whoOf, type AuditSearch } from './audit'
 
@@ -167,7 +167,6 @@ const spans = { hour: 3600_000, day: 86_400_000, week: 7 * 86_400_000 }
 
 export function Filters({ search, set, seen }: { search: AuditSearch; set: (part: AuditSearch) => void; seen: string[] }) {
   const me = useMe()
-  const domains = useQuery({ ...domainsQuery, enabled: isSuper(me) })
   const some = Object.values(search).some(Boolean)
   const choose = (part: { [K in keyof AuditSearch]: string | undefined }) => set(part as AuditSearch)
   return (
@@ -192,14 +191,13 @@ export function Filters({ search, set, seen }: { search: AuditSearch; set: (part
           ))}
         </datalist>
         {isSuper(me) && (
-          <Select
+          <Picker
             size="xs"
             w={150}
             clearable
-            searchable
             aria-label={t('user.domain')}
             placeholder={t('audit.domains')}
-            data={[...new Set([...(search.domain ? [search.domain] : []), ...(domains.data ?? []).map((d) => d.name)])]}
+            of={domainChoices()}
             value={search.domain ?? null}
             onChange={(v) => choose({ domain: v ?? undefined })}
           />

@@ -7,6 +7,7 @@ import { isMemory, order, slotName } from '@/design/amounts'
 import { Listing, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { Ago, ConfirmAction, EmptyState, ErrorState, PageHead, useTitle } from '@/design/parts'
+import { among, Picker } from '@/design/Picker'
 import { csvRow, saveText } from '@/design/save'
 import { exact } from '@/design/time'
 import { schedulerQuery, slotsQuery } from '@/resource/queries'
@@ -274,12 +275,15 @@ function PriceForm({ onDone }: { onDone: () => void }) {
         />
       </div>
       <div className="row wrap top">
-        <Select
+        <Picker
           label={t('about.group')}
+          of={among(
+            'groups',
+            (groups.data?.scaling_groups ?? []).map((g) => g.name),
+          )}
           value={group}
           onChange={setGroup}
           placeholder={t('preset.every')}
-          data={(groups.data?.scaling_groups ?? []).map((g) => g.name)}
           clearable
           className="grow"
         />

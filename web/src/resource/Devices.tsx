@@ -35,7 +35,8 @@ export function Devices({ of: a, sessions }: { of: Agent; sessions: AgentSession
           ))}
         </div>
       )}
-      <div className="sockets">
+      {/* It scrolls, by the keys too. */}
+      <div className="sockets" role="group" aria-label={t('agent.devices')} tabIndex={0}>
         {sockets.map((s) => (
           <SocketBox key={s.numa} of={s} agent={a} chosen={chosen} alone={sockets.length === 1} />
         ))}

@@ -5,7 +5,8 @@ import { useState, type FormEvent } from 'react'
 import { order, slotName } from '@/design/amounts'
 import { Icon } from '@/design/icons'
 import { ErrorState, Facts, Meter, Panel, Skeleton } from '@/design/parts'
-import { domainsQuery } from '@/tenancy/queries'
+import { Picker } from '@/design/Picker'
+import { domainChoices } from '@/tenancy/queries'
 import { t, tAny } from '@/words'
 import {
   createGroup,
@@ -163,7 +164,6 @@ function GroupForm({ of: g, onDone }: { of: SchedulerGroup; onDone: () => void }
 
 function NewGroup({ onDone }: { onDone: () => void }) {
   const client = useQueryClient()
-  const domains = useQuery(domainsQuery)
   const [name, setName] = useState('')
   const [desc, setDesc] = useState('')
   const [offered, setOffered] = useState(true)
@@ -196,14 +196,7 @@ function NewGroup({ onDone }: { onDone: () => void }) {
         data-autofocus
       />
       <TextInput label={t('project.desc')} value={desc} onChange={(e) => setDesc(e.currentTarget.value)} />
-      <Select
-        label={t('group.domain')}
-        value={domain}
-        onChange={setDomain}
-        data={(domains.data ?? []).map((d) => d.name)}
-        clearable
-        placeholder="–"
-      />
+      <Picker label={t('group.domain')} of={domainChoices(true)} value={domain} onChange={setDomain} clearable placeholder="–" />
       <Switch label={t('group.public')} checked={offered} onChange={(e) => setOffered(e.currentTarget.checked)} />
       {error !== null && <ErrorState error={error} />}
       <div className="row">

@@ -1,10 +1,11 @@
-import { Button, Modal, NumberInput, Select, Tabs, TextInput } from '@mantine/core'
+import { Button, Modal, NumberInput, Tabs, TextInput } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
 import { amount, bytes, isMemory, order, slotLine, slotName } from '@/design/amounts'
-import { Listing, type Column } from '@/design/DataTable'
+import { Listing, PagedTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
+import { among, Picker } from '@/design/Picker'
 import { ConfirmAction, EmptyState, ErrorState, PageHead, toast, useTitle } from '@/design/parts'
 import { holds, SearchField } from '@/design/SearchField'
 import { t } from '@/words'
@@ -13,11 +14,12 @@ import {
   deleteOffer,
   modifyOffer,
   offersQuery,
-  registriesQuery,
+  anyRegistryQuery,
   rescanImages,
   resourceGroupsQuery,
   slotsQuery,
-  storagesQuery,
+  listRegistries,
+  listStorages,
   type Offer,
   type Registry,
   type Storage,
@@ -162,11 +164,14 @@ function PresetForm({ of: p, onDone }: { of: Offer | null; onDone: () => void })
           />
         ))}
         <NumberInput label={t('preset.shm')} value={shm} min={0} onChange={setShm} />
-        <Select
+        <Picker
           label={t('preset.group')}
+          of={among(
+            'groups',
+            (groups.data ?? []).map((g) => g.name),
+          )}
           value={group}
           onChange={setGroup}
-          data={(groups.data ?? []).map((g) => g.name)}
           placeholder={t('preset.every')}
           clearable
         />
@@ -201,7 +206,6 @@ function PresetForm({ of: p, onDone }: { of: Offer | null; onDone: () => void })
 }
 
 function Storages({ find }: { find: string | undefined }) {
-  const q = useQuery(storagesQuery)
   const columns: Column<Storage>[] = [
     { id: 'name', title: t('col.name'), width: 'minmax(160px, 1fr)', cell: (s) => <strong className="cut">{s.id}</strong> },
     { id: 'backend', title: t('storage.backend'), width: '120px', wide: true, cell: (s) => s.backend },
@@ -223,13 +227,12 @@ function Storages({ find }: { find: string | undefined }) {
   ]
   return (
     <div className="panel">
-      <Listing
+      <PagedTable
+        of={['resource', 'storages', find ?? '']}
+        load={(l, o, s) => listStorages(find, l, o, s)}
         label={t('offer.storages')}
         columns={columns}
-        rows={q.data?.filter((s) => holds(s.id, find))}
         rowKey={(s) => s.id}
-        error={q.error}
-        retry={() => void q.refetch()}
         empty={<EmptyState title={t(find ? 'find.none' : 'storage.none')} cli="berth storage --config storage.toml" />}
       />
     </div>
@@ -237,7 +240,7 @@ function Storages({ find }: { find: string | undefined }) {
 }
 
 function Registries({ find }: { find: string | undefined }) {
-  const q = useQuery(registriesQuery)
+  const first = useQuery(anyRegistryQuery)
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState<unknown>(null)
   const rescan = () => {
@@ -259,20 +262,19 @@ function Registries({ find }: { find: string | undefined }) {
   )
   return (
     <div className="stack">
-      {!!q.data?.length && (
+      {!!first.data && (
         <div className="row">
           <span className="end">{button}</span>
         </div>
       )}
       {error !== null && <ErrorState error={error} />}
       <div className="panel">
-        <Listing
+        <PagedTable
+          of={['resource', 'registries', find ?? '']}
+          load={(l, o, s) => listRegistries(find, l, o, s)}
           label={t('offer.registries')}
           columns={columns}
-          rows={q.data?.filter((r) => holds(`${r.registry_name} ${r.url} ${r.project}`, find))}
           rowKey={(r) => r.id}
-          error={q.error}
-          retry={() => void q.refetch()}
           empty={
             find ? (
               <EmptyState title={t('find.none')} />

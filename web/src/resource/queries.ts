@@ -11,6 +11,7 @@ import type {
   UserResourcePolicy,
 } from '@/api/graph'
 import type { Page } from '@/design/paged'
+import type { Choice, Choices } from '@/design/Picker'
 import type {
   AgentWork,
   Device as WireDevice,
@@ -168,14 +169,6 @@ export type KeypairPolicy = Told<
 const policyFields = `name created_at total_resource_slots max_session_lifetime max_concurrent_sessions max_containers_per_session
   max_pending_session_count max_priority idle_timeout default_for_unspecified`
 
-/** All policies, for those who choose one. */
-export const policiesQuery = queryOptions({
-  queryKey: ['resource', 'policies'],
-  queryFn: async () =>
-    (await gql<{ keypair_resource_policies: KeypairPolicy[] }>(`query { keypair_resource_policies { ${policyFields} } }`))
-      .keypair_resource_policies,
-})
-
 /** A page of the policies whose names hold a text, by their names. */
 export async function listPolicies(
   q: string | undefined,
@@ -191,6 +184,16 @@ export async function listPolicies(
   )
   return { total: d.keypair_resource_policy_list.total_count, items: d.keypair_resource_policy_list.items }
 }
+
+/** Policies of keypairs to choose from, by their names. */
+export const policyChoices: Choices = {
+  key: ['resource', 'policies'],
+  load: async (q, limit, offset, signal) => named(await listPolicies(q, limit, offset, signal)),
+}
+const named = (p: Page<{ name: string }>): Page<Choice> => ({
+  total: p.total,
+  items: p.items.map(({ name }) => ({ value: name, label: name })),
+})
 
 export type PolicyProps = Record<string, unknown>
 export const createPolicy = (name: string, props: PolicyProps) =>
@@ -246,6 +249,11 @@ export async function listOwnPolicies(
   )
   return { total: d[list]!.total_count, items: d[list]!.items }
 }
+/** Policies of users or of projects to choose from, by their names. */
+export const ownPolicyChoices = (of: OwnerKind): Choices => ({
+  key: ['resource', 'ownpolicies', of],
+  load: async (q, limit, offset, signal) => named(await listOwnPolicies(of, q, limit, offset, signal)),
+})
 const typed = { user: 'User', project: 'Project' }
 export const createOwnPolicy = (of: OwnerKind, name: string, props: PolicyProps) =>
   mutate(
@@ -280,25 +288,34 @@ export const deleteOffer = (id: string) => mutate('mutation($i: UUID) { delete_r
 
 type RawStorage = Told<StorageVolume, 'id' | 'backend' | 'proxy' | 'name' | 'capabilities' | 'usage'>
 export type Storage = Omit<RawStorage, 'usage'> & { usage: { used_bytes?: number; capacity_bytes?: number } }
-export const storagesQuery = queryOptions({
-  queryKey: ['resource', 'storages'],
-  queryFn: async () =>
-    (
-      await gql<{ storage_volume_list: { items: RawStorage[] } }>(
-        'query { storage_volume_list(limit: 100, offset: 0) { items { id backend proxy name capabilities usage } } }',
-      )
-    ).storage_volume_list.items.map((s): Storage => ({ ...s, usage: parsed(s.usage, {}) })),
-})
+/** A page of the storages whose names hold a text. */
+export async function listStorages(q: string | undefined, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Storage>> {
+  const d = await gql<{ storage_volume_list: { items: RawStorage[]; total_count: number } }>(
+    `query($l: Int!, $o: Int!, $f: String) {
+      storage_volume_list(limit: $l, offset: $o, filter: $f) { total_count items { id backend proxy name capabilities usage } } }`,
+    { l: limit, o: offset, f: containing('id', q) },
+    signal,
+  )
+  const l = d.storage_volume_list
+  return { total: l.total_count, items: l.items.map((s) => ({ ...s, usage: parsed(s.usage, {}) })) }
+}
 
 export type Registry = Told<ContainerRegistryNode, 'id' | 'registry_name' | 'url', 'project'>
-export const registriesQuery = queryOptions({
-  queryKey: ['resource', 'registries'],
-  queryFn: async () =>
-    (
-      await gql<{ container_registry_nodes: { edges: { node: Registry }[] } }>(
-        'query { container_registry_nodes(first: 100) { edges { node { id registry_name url project } } } }',
-      )
-    ).container_registry_nodes.edges.map((e) => e.node),
+/** A page of the registries whose names hold a text. */
+export async function listRegistries(q: string | undefined, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Registry>> {
+  const d = await gql<{ container_registry_nodes: { count: number; edges: { node: Registry }[] } }>(
+    `query($l: Int!, $o: Int!, $f: String) {
+      container_registry_nodes(first: $l, offset: $o, filter: $f) { count edges { node { id registry_name url project } } } }`,
+    { l: limit, o: offset, f: containing('registry_name', q) },
+    signal,
+  )
+  const l = d.container_registry_nodes
+  return { total: l.count, items: l.edges.map((e) => e.node) }
+}
+/** Whether there is any registry at all. */
+export const anyRegistryQuery = queryOptions({
+  queryKey: ['resource', 'registries', 'any'],
+  queryFn: async ({ signal }) => (await listRegistries(undefined, 1, 0, signal)).total > 0,
 })
 export const rescanImages = () => mutate('mutation { rescan_images { ok msg } }')
 

@@ -1,4 +1,4 @@
-import { ActionIcon, Button, NumberInput, Select, Slider, Switch, Textarea, TextInput } from '@mantine/core'
+import { ActionIcon, Button, NumberInput, Slider, Switch, Textarea, TextInput } from '@mantine/core'
 import { useDebouncedValue } from '@mantine/hooks'
 import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
@@ -7,6 +7,7 @@ import { amount, bytes, isMemory, order, slotAmount, slotLine, slotName } from '
 import { CopyAsMenu } from '@/design/CopyAs'
 import { Icon } from '@/design/icons'
 import { Cli, ErrorState, FreeTrack, KeyHint, Meter, PageHead, Skeleton, useTitle } from '@/design/parts'
+import { among, Picker } from '@/design/Picker'
 import { clock } from '@/design/time'
 import { foldersQuery } from '@/folder/queries'
 import { ImageMark } from '@/image/ImageMark'
@@ -56,6 +57,16 @@ export function NewSessionPage() {
   const from = useQuery({ ...sessionQuery(search.from ?? ''), enabled: !!search.from, refetchInterval: false })
   const fromInfo = useQuery({ ...sessionInfoQuery(search.from ?? ''), enabled: !!search.from })
   const folders = useQuery(foldersQuery)
+  const mountable = useMemo(
+    () =>
+      among(
+        'folders',
+        (folders.data ?? [])
+          .filter((f) => f.status === 'ready' && !d.mounts.some((m) => m.id === f.id))
+          .map((f) => ({ value: f.id, label: f.name })),
+      ),
+    [folders.data, d.mounts],
+  )
   const template = useQuery({ ...templatesQuery, enabled: !!search.template })
   const [tried, setTried] = useState(false)
   const [busy, setBusy] = useState(false)
@@ -279,15 +290,12 @@ export function NewSessionPage() {
             ))}
             {shown('mounts') && <span className="small bad">{shown('mounts')}</span>}
             {folders.data && folders.data.filter((f) => f.status === 'ready').length > 0 ? (
-              <Select
+              <Picker
                 placeholder={t('new.addfolder')}
                 aria-label={t('new.addfolder')}
-                searchable
                 value={null}
                 w={300}
-                data={folders.data
-                  .filter((f) => f.status === 'ready' && !d.mounts.some((m) => m.id === f.id))
-                  .map((f) => ({ value: f.id, label: f.name }))}
+                of={mountable}
                 onChange={(id) => {
                   const f = folders.data.find((x) => x.id === id)
                   if (f) change({ mounts: [...d.mounts, { id: f.id, name: f.name, target: '' }] })
@@ -399,9 +407,9 @@ export function NewSessionPage() {
                 ))}
                 {shown('env') && <span className="small bad">{shown('env')}</span>}
                 <div className="row wrap top">
-                  <Select
+                  <Picker
                     label={t('about.group')}
-                    data={groups.data ?? []}
+                    of={among('groups', groups.data ?? [])}
                     value={d.group || null}
                     placeholder={groups.data?.[0] ?? ''}
                     clearable

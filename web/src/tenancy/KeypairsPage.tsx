@@ -1,5 +1,5 @@
-import { Button, Modal, NumberInput, Select, Switch, TextInput } from '@mantine/core'
-import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { Button, Modal, NumberInput, Switch } from '@mantine/core'
+import { useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
 import { quoted } from '@/api/http'
@@ -7,10 +7,11 @@ import { DataTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, Copy, EmptyState, ErrorState, PageHead, StateBadge, useTitle } from '@/design/parts'
+import { Picker } from '@/design/Picker'
 import { SearchField } from '@/design/SearchField'
-import { policiesQuery } from '@/resource/queries'
+import { policyChoices } from '@/resource/queries'
 import { t, type Word } from '@/words'
-import { createKeypair, deleteKeypair, listKeypairs, modifyKeypair, type Keypair } from './queries'
+import { createKeypair, deleteKeypair, listKeypairs, modifyKeypair, userChoices, type Keypair } from './queries'
 
 const route = getRouteApi('/admin/keypairs')
 const statuses = ['active', 'inactive', 'all'] as const
@@ -39,7 +40,7 @@ export function KeypairsPage() {
     {
       id: 'key',
       title: t('keypair.key'),
-      width: 'minmax(190px, 1fr)',
+      width: 'minmax(220px, 1fr)',
       sort: 'access_key',
       cell: (k) => (
         <span className="row">
@@ -141,8 +142,7 @@ export function KeypairsPage() {
 
 function KeypairForm({ of: k, onDone }: { of: Keypair | null; onDone: () => void }) {
   const client = useQueryClient()
-  const policies = useQuery({ ...policiesQuery, retry: false })
-  const [email, setEmail] = useState(k?.user_id ?? '')
+  const [email, setEmail] = useState<string | null>(k?.user_id ?? null)
   const [policy, setPolicy] = useState(k?.resource_policy ?? 'default')
   const [rate, setRate] = useState<number | string>(k?.rate_limit ?? 30000)
   const [active, setActive] = useState(k?.is_active ?? true)
@@ -158,7 +158,7 @@ function KeypairForm({ of: k, onDone }: { of: Keypair | null; onDone: () => void
     const props = { is_active: active, resource_policy: policy, rate_limit: Number(rate) || 0 }
     try {
       if (k) await modifyKeypair(k.access_key, props)
-      else setMade((await createKeypair(email.trim(), { ...props, is_admin: false })).create_keypair.keypair)
+      else if (email !== null) setMade((await createKeypair(email, { ...props, is_admin: false })).create_keypair.keypair)
       await done()
       if (k) onDone()
     } catch (err) {
@@ -170,7 +170,7 @@ function KeypairForm({ of: k, onDone }: { of: Keypair | null; onDone: () => void
   if (made) {
     return (
       <div className="stack">
-        <p>{t('keypair.made', { email })}</p>
+        <p>{t('keypair.made', { email: email ?? '' })}</p>
         {[made.access_key, made.secret_key].map((v, i) => (
           <div key={v} className="stack tight">
             <span className="small soft">{t(i ? 'keypair.secret' : 'keypair.key')}</span>
@@ -190,27 +190,9 @@ function KeypairForm({ of: k, onDone }: { of: Keypair | null; onDone: () => void
   }
   return (
     <form className="stack" onSubmit={(e) => void submit(e)}>
-      {!k && (
-        <TextInput
-          type="email"
-          label={t('share.who')}
-          value={email}
-          onChange={(e) => setEmail(e.currentTarget.value)}
-          required
-          data-autofocus
-        />
-      )}
+      {!k && <Picker label={t('share.who')} of={userChoices} value={email} onChange={setEmail} required autofocus />}
       <div className="row wrap top">
-        <Select
-          label={t('user.policy')}
-          value={policy}
-          onChange={(v) => setPolicy(v ?? policy)}
-          data={[...new Set([...(policies.data ?? []).map((p) => p.name), policy])]}
-          searchable
-          limit={100}
-          allowDeselect={false}
-          className="grow"
-        />
+        <Picker label={t('user.policy')} of={policyChoices} value={policy} onChange={(v) => setPolicy(v ?? policy)} className="grow" />
         <NumberInput label={t('keypair.rate')} value={rate} onChange={setRate} min={1} max={1_000_000} className="grow" required />
       </div>
       <Switch label={t('keypair.active')} checked={active} onChange={(e) => setActive(e.currentTarget.checked)} />

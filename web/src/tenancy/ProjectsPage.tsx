@@ -1,4 +1,4 @@
-import { Button, Modal, NumberInput, Select, Switch, Tabs, TextInput } from '@mantine/core'
+import { Button, Modal, NumberInput, Switch, Tabs, TextInput } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, useNavigate } from '@tanstack/react-router'
 import { useState, type FormEvent } from 'react'
@@ -8,6 +8,7 @@ import { DataTable, Listing, PagedTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, EmptyState, ErrorState, PageHead, Panel, Skeleton, StateBadge, useTitle } from '@/design/parts'
+import { Picker } from '@/design/Picker'
 import { holds, SearchField } from '@/design/SearchField'
 import { slotsQuery } from '@/resource/queries'
 import { t, type Word } from '@/words'
@@ -15,13 +16,14 @@ import { isSuper, useMe } from './me'
 import {
   createDomain,
   createProject,
-  domainsQuery,
+  domainChoices,
   listDomains,
   listProjects,
   membersQuery,
   modifyDomain,
   modifyProject,
   projectFilter,
+  userChoices,
   type Domain,
   type Member,
   type Project,
@@ -169,7 +171,6 @@ export function ProjectsPage() {
 function ProjectForm({ of: p, onDone }: { of: Project | null; onDone: () => void }) {
   const me = useMe()
   const client = useQueryClient()
-  const domains = useQuery({ ...domainsQuery, enabled: isSuper(me) && !p })
   const [name, setName] = useState(p?.name ?? '')
   const [desc, setDesc] = useState(p?.description ?? '')
   const [domain, setDomain] = useState(p?.domain_name ?? me.domain_name)
@@ -201,15 +202,7 @@ function ProjectForm({ of: p, onDone }: { of: Project | null; onDone: () => void
         />
         <TextInput label={t('project.desc')} value={desc} onChange={(e) => setDesc(e.currentTarget.value)} />
         {!p && isSuper(me) && (
-          <Select
-            label={t('user.domain')}
-            value={domain}
-            onChange={(v) => setDomain(v ?? domain)}
-            data={(domains.data ?? []).map((d) => d.name)}
-            searchable
-            limit={100}
-            allowDeselect={false}
-          />
+          <Picker label={t('user.domain')} of={domainChoices(true)} value={domain} onChange={(v) => setDomain(v ?? domain)} />
         )}
         {p && (
           <Switch
@@ -235,12 +228,12 @@ function ProjectForm({ of: p, onDone }: { of: Project | null; onDone: () => void
 function Members({ of: p }: { of: Project }) {
   const client = useQueryClient()
   const q = useQuery(membersQuery(p.id))
-  const [email, setEmail] = useState('')
+  const [email, setEmail] = useState<string | null>(null)
   const [error, setError] = useState<unknown>(null)
   const change = (mode: string, who: string) => {
     setError(null)
     return modifyProject(p.id, { user_update_mode: mode, user_uuids: [who] }).then(() => {
-      setEmail('')
+      setEmail(null)
       return client.invalidateQueries({ queryKey: ['tenancy'] })
     }, setError)
   }
@@ -251,19 +244,20 @@ function Members({ of: p }: { of: Project }) {
           className="row"
           onSubmit={(e) => {
             e.preventDefault()
-            void change('add', email.trim())
+            if (email !== null) void change('add', email)
           }}>
-          <TextInput
+          <Picker
             size="xs"
-            type="email"
             className="grow"
             placeholder={t('share.who')}
             aria-label={t('share.who')}
+            of={userChoices}
             value={email}
-            onChange={(e) => setEmail(e.currentTarget.value)}
-            required
+            onChange={setEmail}
           />
-          <Button type="submit">{t('project.addmember')}</Button>
+          <Button type="submit" disabled={email === null}>
+            {t('project.addmember')}
+          </Button>
         </form>
         {error !== null && (
           <div>

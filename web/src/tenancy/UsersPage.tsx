@@ -1,18 +1,19 @@
-import { Button, Modal, MultiSelect, PasswordInput, Select, Switch, TextInput } from '@mantine/core'
-import { useDebouncedValue } from '@mantine/hooks'
+import { Button, Modal, PasswordInput, Select, Switch, TextInput } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { getRouteApi, Link, useNavigate } from '@tanstack/react-router'
-import { useRef, useState, type FormEvent } from 'react'
+import { useState, type FormEvent } from 'react'
 import { quoted } from '@/api/http'
 import { DataTable, type Column } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { usePaged } from '@/design/paged'
 import { Ago, ConfirmAction, Copy, EmptyState, ErrorState, PageHead, StateBadge, useTitle } from '@/design/parts'
+import { ManyPicker, Picker } from '@/design/Picker'
 import { SearchField } from '@/design/SearchField'
+import { ownPolicyChoices } from '@/resource/queries'
 import { t, tAny, type Word } from '@/words'
 import { password } from './bulk'
 import { isSuper, useMe } from './me'
-import { createUser, domainsQuery, listUsers, modifyUser, projectChoicesQuery, userPoliciesQuery, type User } from './queries'
+import { createUser, domainChoices, listUsers, modifyUser, projectChoices, usualProjectQuery, type User } from './queries'
 
 const route = getRouteApi('/admin/users')
 const statuses = ['active', 'inactive', 'all'] as const
@@ -155,8 +156,6 @@ export function UsersPage() {
 function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
   const me = useMe()
   const client = useQueryClient()
-  const domains = useQuery({ ...domainsQuery, enabled: isSuper(me) })
-  const policies = useQuery(userPoliciesQuery)
   const [email, setEmail] = useState(u?.email ?? '')
   const [name, setName] = useState(u?.full_name ?? '')
   const [pass, setPass] = useState(u ? '' : password())
@@ -169,14 +168,9 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
   const [error, setError] = useState<unknown>(null)
   const [made, setMade] = useState(false)
   const [ask, setAsk] = useState(false)
-  const [find, setFind] = useState('')
-  const [looked] = useDebouncedValue(find.trim(), 200)
-  const found = useQuery(projectChoicesQuery(domain, looked)).data ?? []
-  const usual = useQuery({ ...projectChoicesQuery(domain, 'default'), enabled: !u }).data?.filter((p) => p.name === 'default') ?? []
-  const chosen = groups ?? usual.map((p) => p.id)
-  // What is chosen keeps its name when the search goes on to others.
-  const known = useRef(new Map<string, string>())
-  for (const p of [...(u?.groups ?? []), ...usual, ...found]) known.current.set(p.id, p.name)
+  const usual = useQuery({ ...usualProjectQuery(domain), enabled: !u }).data ?? null
+  const chosen = groups ?? (usual ? [usual.id] : [])
+  const names = new Map([...(u?.groups ?? []), ...(usual ? [usual] : [])].map((p) => [p.id, p.name]))
   const submit = (e: FormEvent) => {
     e.preventDefault()
     setBusy(true)
@@ -239,41 +233,26 @@ function UserForm({ of: u, onDone }: { of: User | null; onDone: () => void }) {
           className="grow"
         />
         {!u && isSuper(me) && (
-          <Select
+          <Picker
             label={t('user.domain')}
+            of={domainChoices(true)}
             value={domain}
             onChange={(v) => {
               setDomain(v ?? domain)
               setGroups(null)
             }}
-            data={(domains.data ?? []).filter((d) => d.is_active).map((d) => d.name)}
-            searchable
-            limit={100}
-            allowDeselect={false}
             className="grow"
           />
         )}
-        <Select
+        <Picker
           label={t('user.policy')}
+          of={ownPolicyChoices('user')}
           value={policy}
           onChange={(v) => setPolicy(v ?? policy)}
-          data={[...new Set([...(policies.data ?? []), policy])]}
-          searchable
-          limit={100}
-          allowDeselect={false}
           className="grow"
         />
       </div>
-      <MultiSelect
-        label={t('nav.projects')}
-        value={chosen}
-        onChange={setGroups}
-        data={[...new Set([...chosen, ...found.map((p) => p.id)])].map((id) => ({ value: id, label: known.current.get(id) ?? id }))}
-        searchable
-        searchValue={find}
-        onSearchChange={setFind}
-        nothingFoundMessage={t('find.none')}
-      />
+      <ManyPicker label={t('nav.projects')} of={projectChoices(domain)} value={chosen} names={names} onChange={setGroups} />
       <PasswordInput
         label={u ? t('user.newpassword') : t('login.password')}
         value={pass}

@@ -1,4 +1,4 @@
-import { keepPreviousData, queryOptions } from '@tanstack/react-query'
+import { queryOptions } from '@tanstack/react-query'
 import type { GroupNode, Told } from '@/api/graph'
 import { containing, func, gql, mutate, quoted } from '@/api/http'
 import type {
@@ -29,6 +29,7 @@ import type {
   User as WireUser,
 } from '@/api/types'
 import type { Page } from '@/design/paged'
+import type { Choices } from '@/design/Picker'
 
 /** What lists of users show. */
 export type User = Pick<
@@ -63,6 +64,15 @@ export async function listUsers(filter: string, order: string, limit: number, of
   return { items: d.user_list.items, total: d.user_list.total_count }
 }
 
+/** Users to choose from, by their emails; found by their names too. */
+export const userChoices: Choices = {
+  key: ['tenancy', 'users'],
+  load: async (q, limit, offset, signal) => {
+    const f = q ? `(${containing('email', q)} | ${containing('full_name', q)})` : ''
+    const p = await listUsers(f, 'email', limit, offset, signal)
+    return { total: p.total, items: p.items.map((u) => ({ value: u.email, label: u.full_name ? `${u.email} (${u.full_name})` : u.email })) }
+  },
+}
 export type UserProps = Record<string, unknown>
 export const createUser = (email: string, props: UserProps) =>
   mutate<{ create_user: { keypair: { access_key: string; secret_key: string } | null } }>(
@@ -109,13 +119,21 @@ export async function listProjects(
   return { total: d.group_nodes.count, items: d.group_nodes.edges.map(({ node: { row_id, ...p } }) => ({ ...p, id: row_id })) }
 }
 
-/** Projects of a domain to choose from: the first by name, or those that match. */
-export const projectChoicesQuery = (domain: string, q: string) =>
+/** Projects of a domain to choose from, by their ids. */
+export const projectChoices = (domain: string): Choices => ({
+  key: ['tenancy', 'projects', domain],
+  load: async (q, limit, offset, signal) => {
+    const p = await listProjects(projectFilter(q, 'all', domain), 'name', limit, offset, signal)
+    return { total: p.total, items: p.items.map((x) => ({ value: x.id, label: x.name })) }
+  },
+})
+/** The project that new users of a domain are in, where there is one. */
+export const usualProjectQuery = (domain: string) =>
   queryOptions({
-    queryKey: ['tenancy', 'projects', 'choices', domain, q],
+    queryKey: ['tenancy', 'projects', 'usual', domain],
     staleTime: 30_000,
-    placeholderData: keepPreviousData,
-    queryFn: async ({ signal }) => (await listProjects(projectFilter(q, 'all', domain), 'name', 50, 0, signal)).items,
+    queryFn: async ({ signal }) =>
+      (await listProjects(`${projectFilter(undefined, 'all', domain)} & name == "default"`, 'name', 1, 0, signal)).items[0] ?? null,
   })
 export const createProject = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: GroupInput!) { create_group(name: $n, props: $p) { ok msg } }', { n: name, p: props })
@@ -135,33 +153,35 @@ export const membersQuery = (gid: string) =>
   })
 
 export type Domain = Pick<WireDomain, 'name' | 'description' | 'is_active' | 'created_at' | 'total_resource_slots'>
-export const domainsQuery = queryOptions({
-  queryKey: ['tenancy', 'domains'],
-  queryFn: async () =>
-    (await gql<{ domains: Domain[] }>('query { domains { name description is_active created_at total_resource_slots } }')).domains,
-})
 /** A page of the domains whose names or descriptions hold a text, by their names. */
-export async function listDomains(q: string | undefined, limit: number, offset: number, signal?: AbortSignal): Promise<Page<Domain>> {
+export async function listDomains(
+  q: string | undefined,
+  limit: number,
+  offset: number,
+  signal?: AbortSignal,
+  activeAlone = false,
+): Promise<Page<Domain>> {
+  const conditions = [q ? `(${containing('name', q)} | ${containing('description', q)})` : '', activeAlone ? 'is_active == true' : '']
   const d = await gql<{ domain_list: { items: Domain[]; total_count: number } }>(
     `query($l: Int!, $o: Int!, $f: String) {
       domain_list(limit: $l, offset: $o, filter: $f) { total_count items { name description is_active created_at total_resource_slots } } }`,
-    { l: limit, o: offset, f: q ? `(${containing('name', q)} | ${containing('description', q)})` : null },
+    { l: limit, o: offset, f: conditions.filter(Boolean).join(' & ') || null },
     signal,
   )
   return { total: d.domain_list.total_count, items: d.domain_list.items }
 }
+/** Domains to choose from, by their names. */
+export const domainChoices = (activeAlone = false): Choices => ({
+  key: ['tenancy', 'domains', activeAlone],
+  load: async (q, limit, offset, signal) => {
+    const p = await listDomains(q, limit, offset, signal, activeAlone)
+    return { total: p.total, items: p.items.map((d) => ({ value: d.name, label: d.name })) }
+  },
+})
 export const createDomain = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: DomainInput!) { create_domain(name: $n, props: $p) { ok msg } }', { n: name, p: props })
 export const modifyDomain = (name: string, props: Record<string, unknown>) =>
   mutate('mutation($n: String!, $p: ModifyDomainInput!) { modify_domain(name: $n, props: $p) { ok msg } }', { n: name, p: props })
-
-export const userPoliciesQuery = queryOptions({
-  queryKey: ['tenancy', 'userpolicies'],
-  queryFn: async () =>
-    (await gql<{ user_resource_policies: { name: string }[] }>('query { user_resource_policies { name } }')).user_resource_policies.map(
-      (p) => p.name,
-    ),
-})
 
 // What belongs to the person who is logged in.
 export type OwnKeypair = Pick<
