@@ -163,11 +163,12 @@ func (s *Service) loadSessions(ctx context.Context, ids []cluster.SessionID) (ma
 		views[i] = kernelView(k)
 	}
 	s.addLive(ctx, views)
-	for _, k := range views {
+	for i, k := range views {
 		v := out[k.SessionID]
 		if v == nil {
 			continue
 		}
+		k.ResourceOpts = optionsOf(kernels[i], v.ResourceOpts)
 		v.Kernels = append(v.Kernels, k)
 		if k.LocalRank == 0 {
 			v.Architecture, v.Registry = k.Architecture, k.Registry

@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/json"
+	"maps"
 	"strconv"
 	"time"
 
@@ -162,15 +163,15 @@ func kernelView(k dbgen.KernelViewsRow) Kernel {
 		ID: cluster.KernelID(k.ID), SessionID: cluster.SessionID(k.SessionID), ClusterRole: k.ClusterRole, ClusterIdx: int(k.ClusterIdx),
 		LocalRank: int(k.LocalRank), ClusterHostname: k.ClusterHostname, Image: k.Image, Architecture: k.Architecture, Registry: k.Registry,
 		Generation: k.Generation, Status: k.Status, StatusInfo: k.StatusInfo, StatusData: k.StatusData, StatusChanged: k.StatusChanged.UTC(),
-		Deadline: store.UTC(k.Deadline), RequestedSlots: k.RequestedSlots, ResourceOpts: k.ResourceOpts,
+		Deadline: store.UTC(k.Deadline), RequestedSlots: k.RequestedSlots,
 		OccupiedSlots: cluster.Slots{}, ExitCode: store.Int(k.ExitCode),
 		Signal:    store.Int(k.Signal),
 		OOMKilled: k.OomKilled, ServicePorts: servicePorts(k.ServicePorts), PreopenPorts: store.Ints(k.PreopenPorts),
 		CreatedAt:   k.CreatedAt.UTC(),
 		ScheduledAt: store.UTC(k.ScheduledAt), StartedAt: store.UTC(k.StartedAt), EndedAt: store.UTC(k.EndedAt),
 	}
-	if k.ShmemBytes != nil && v.ResourceOpts != nil {
-		v.ResourceOpts["shmem"] = strconv.FormatInt(*k.ShmemBytes, 10)
+	if k.ResourceOpts != nil {
+		v.ResourceOpts = optionsOf(k, k.ResourceOpts)
 	}
 	if k.AgentID != nil {
 		v.Agent = cluster.AgentID(*k.AgentID)
@@ -188,4 +189,17 @@ func kernelView(k dbgen.KernelViewsRow) Kernel {
 		_ = json.Unmarshal(k.LastStat, &v.LastStat) // charts only
 	}
 	return v
+}
+
+// optionsOf are a kernel's resource options: its session's, with what its role has of its own over them.
+func optionsOf(k dbgen.KernelViewsRow, session map[string]string) map[string]string {
+	if k.ShmemBytes == nil {
+		return session
+	}
+	own := maps.Clone(session)
+	if own == nil {
+		own = map[string]string{}
+	}
+	own["shmem"] = strconv.FormatInt(*k.ShmemBytes, 10)
+	return own
 }

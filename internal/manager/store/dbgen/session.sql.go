@@ -442,7 +442,8 @@ SELECT k.id, k.session_id, k.cluster_role, k.cluster_idx, k.local_rank, k.cluste
        a.addr AS agent_addr, k.generation, k.status, k.status_info, k.status_data, k.status_changed, k.deadline, k.requested_slots, k.container_id,
        k.exit_code, k.signal, k.oom_killed, k.service_ports, k.preopen_ports, k.created_at, k.scheduled_at, k.started_at, k.ended_at, k.last_stat, k.shmem_bytes,
        s.resource_opts
-FROM kernels k JOIN sessions s ON s.id = k.session_id LEFT JOIN agents a ON a.id = k.agent_id
+FROM kernels k LEFT JOIN agents a ON a.id = k.agent_id
+     LEFT JOIN sessions s ON s.id = k.session_id AND cardinality($1::uuid[]) = 0 -- who asks by session has those of the session
 WHERE k.session_id = ANY($1::uuid[]) OR k.id = ANY($2::uuid[])
 ORDER BY k.session_id, k.local_rank
 `
