@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mpiImage builds the image of docs/cluster-sessions.md that has Open MPI, unless it is there.
-func mpiImage(t *testing.T) {
+// extraImage builds an image of docs/cluster-sessions.md, unless it is there.
+func extraImage(t *testing.T, name string) {
 	t.Helper()
 	needTools(t, "mmdebstrap")
-	build := exec.CommandContext(t.Context(), "../images/build.sh", "mpi")
+	build := exec.CommandContext(t.Context(), "../images/build.sh", name)
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 }
@@ -24,7 +24,7 @@ func mpiImage(t *testing.T) {
 func TestClusterSession(t *testing.T) {
 	t.Parallel()
 	needEngine(t)
-	mpiImage(t)
+	extraImage(t, "mpi")
 	p := up(t)
 	p.must("session", "create", "mpi", "--name", "quartet", "--cluster-size", "4", "-r", "cpu=1", "-r", "mem=256m")
 	inside := func(script string) string {

@@ -15,7 +15,7 @@ import (
 func TestTheNetworkOfHosts(t *testing.T) {
 	t.Parallel()
 	needEngine(t)
-	mpiImage(t)
+	extraImage(t, "mpi")
 	p := up(t)
 	before, err := os.ReadFile("/etc/hosts")
 	require.NoError(t, err)
