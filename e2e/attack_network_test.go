@@ -234,7 +234,7 @@ func internet(t *testing.T) (public, private string) {
 	}
 	require.Eventually(t, func() bool {
 		theirs, err1 := os.Readlink("/proc/" + pid + "/ns/net")
-		ours, err2 := os.Readlink("/proc/self/ns/net")
+		ours, err2 := os.Readlink("/proc/thread-self/ns/net")
 		return err1 == nil && err2 == nil && ours != theirs
 	}, patience, 10*time.Millisecond)
 	run("ip", "link", "add", name, "type", "veth", "peer", "name", "far0", "netns", pid)

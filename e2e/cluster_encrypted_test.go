@@ -70,7 +70,13 @@ func (l *lan) watch(t *testing.T) *wireTap {
 	const all = unix.ETH_P_ALL
 	fd := make(chan int, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread()
+		own, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			fd <- -1
+			return
+		}
+		defer own.Close()
 		space, err := os.Open("/run/netns/" + l.id + "sw")
 		if err != nil {
 			fd <- -1
@@ -84,6 +90,10 @@ func (l *lan) watch(t *testing.T) *wireTap {
 		s, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all<<8)
 		if err != nil {
 			s = -1
+		}
+		// Without this the thread would end with the goroutine; the first thread of a process cannot, and stays where it is.
+		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
 		}
 		fd <- s
 	}()

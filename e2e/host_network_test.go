@@ -38,7 +38,7 @@ func TestTheNetworkOfHosts(t *testing.T) {
 	require.NotEqual(t, main, sub)
 	require.Equal(t, "sub1", inside("ssh sub1 hostname </dev/null"))
 	require.Equal(t, "main1", inside("ssh sub1 ssh main1 hostname </dev/null"))
-	namespace, err := os.Readlink("/proc/self/ns/net")
+	namespace, err := os.Readlink("/proc/thread-self/ns/net")
 	require.NoError(t, err)
 	require.Equal(t, namespace, inside("readlink /proc/self/ns/net"))
 	after, err := os.ReadFile("/etc/hosts")

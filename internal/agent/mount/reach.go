@@ -154,7 +154,7 @@ func (m *Mounts) engine(ctx context.Context) (proc string, same bool, err error)
 		return "", false, errors.New("its process is unknown")
 	}
 	proc = filepath.Join("/proc", strconv.Itoa(pid))
-	ours, err := os.Readlink("/proc/self/ns/mnt")
+	ours, err := os.Readlink("/proc/thread-self/ns/mnt") // the first thread, which /proc/self shows, may be in a container: see entrant
 	if err != nil {
 		return "", false, err
 	}
@@ -178,7 +178,7 @@ func mountedIn(info, point string) (bool, error) {
 
 // Attached returns the mount points below a directory in this process's mount namespace.
 func Attached(dir string) ([]string, error) {
-	points, err := pointsOf("/proc/self/mountinfo")
+	points, err := pointsOf("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}

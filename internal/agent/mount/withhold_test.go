@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -128,9 +129,10 @@ func TestAHolderThatDiesSlowly(t *testing.T) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	require.NoError(t, err)
-	traced, release, released := make(chan error), make(chan struct{}), make(chan struct{})
+	traced, release := make(chan error), make(chan struct{})
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free) // before the container is ended, which waits for all of its processes
 	go func() {
-		defer close(released)
 		runtime.LockOSThread() // the thread is the debugger
 		defer runtime.UnlockOSThread()
 		var status unix.WaitStatus
@@ -152,8 +154,8 @@ func TestAHolderThatDiesSlowly(t *testing.T) {
 	pauses := 0
 	b.m = w.open(func(o *mount.Options) {
 		o.Pause = func(ctx context.Context, d time.Duration) {
-			if pauses++; pauses == 50 {
-				close(release)
+			if pauses++; pauses == 30 {
+				free()
 			}
 			select {
 			case <-time.After(d):
@@ -163,7 +165,6 @@ func TestAHolderThatDiesSlowly(t *testing.T) {
 	})
 	require.NoError(t, b.withhold(false))
 	require.Empty(t, b.mounts())
-	<-released
 }
 
 func TestFoldersBecomeReadOnly(t *testing.T) {
