@@ -15,9 +15,9 @@ import (
 
 var figure = regexp.MustCompile(`(?m)^figure (\S+) (\S+)$`)
 
-// BenchmarkConsole measures the console in a browser beside the cluster, see web/test/speed.mjs: first paint (goal: 1,000 ms), change of page
-// (100 ms), a changed status until it is seen (500 ms), scrolling through 100,000 sessions (60 frames a second), event streams of a tab (one).
-// Browser and cluster share the machine.
+// BenchmarkConsole measures the console in a browser beside the cluster, see web/test/speed.mjs: first paint (goal: 1,000 ms), change of
+// page (100 ms), a changed status until it is seen (500 ms), scrolling through 100,000 sessions (60 frames a second), event streams of a
+// tab (one). Browser and cluster share the machine.
 func BenchmarkConsole(b *testing.B) {
 	if os.Getenv("BERTH_BENCH") == "" {
 		b.Skip("needs a container engine and bin/berth: run make bench")

@@ -70,6 +70,7 @@ try {
     const { context, page } = await s.person()
     await page.goto(s.web)
     await page.locator('input[name=username]').waitFor()
+    await page.waitForFunction(() => performance.getEntriesByName('first-contentful-paint').length > 0)
     first.push(await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0].startTime))
     await context.close()
   }
@@ -94,7 +95,7 @@ try {
   for (let i = 0; i < rounds; i++) {
     const name = `speed-${random()}`
     await page.goto(`${s.web}/sessions`)
-    await page.getByRole('heading', { name: 'Sessions' }).waitFor()
+    await page.getByRole('heading', { name: 'Sessions', exact: true }).waitFor()
     seen.push(await page.evaluate(starts, name))
   }
   say('status-change', median(seen))
