@@ -156,8 +156,8 @@ const (
 	maxGone = 10
 )
 
-// Run makes the network and keeps it as it should be until ctx ends. What it made stays.
-// But for the encrypted tunnel: it is there while the agent runs.
+// Run makes the network and keeps it as it should be until ctx ends. What it made stays, but for the encrypted tunnel, which is there while
+// the agent runs.
 func (n *Network) Run(ctx context.Context) error {
 	defer n.Close()
 	for {

@@ -151,8 +151,8 @@ func planTunnel(n uint32, w wanted, h *tunnel, own netip.Addr) []step {
 }
 
 // wantedNetworks sums up what the kernels of an agent are to have. Members without an agent, and those of agents that cannot be reached,
-// are left out until they can. inner is this agent's address inside of
-// encrypted tunnels. mtu answers how large packets to a host may be, 0 when none would arrive.
+// are left out until they can. inner is this agent's address inside of encrypted tunnels. mtu answers how large packets to a host may be,
+// 0 when none would arrive.
 func wantedNetworks(kernels map[cluster.KernelID]*cluster.SessionNetwork, agent cluster.AgentID, own, inner netip.Addr,
 	mtu func(host netip.Addr, encrypted bool) int) map[uint32]wanted {
 	out := map[uint32]wanted{}
