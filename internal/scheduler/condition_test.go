@@ -75,6 +75,9 @@ func TestOthersTryAnAgentFirst(t *testing.T) {
 	got := plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{tried}, Pending: []scheduler.Session{failed, other}})
 	require.Empty(t, got[failed.ID].Placements)
 	require.Len(t, got[other.ID].Placements, 1)
+	require.Contains(t, got[failed.ID].Hold.Text, "agent a takes none: sessions failed there, and it is tried with one other first")
+	got = plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{tried}, Pending: []scheduler.Session{failed}})
+	require.Contains(t, got[failed.ID].Hold.Text, "agent a does not take it: sessions failed there, this one too")
 	tried.Probe = cluster.ProbeByAny
 	got = plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{tried}, Pending: []scheduler.Session{failed, other}})
 	require.Len(t, got[failed.ID].Placements, 1)

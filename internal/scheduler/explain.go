@@ -326,6 +326,10 @@ func (g *group) problems(k *kind, sh *shape) (out []string) {
 		switch filter := a.eligible(k, sh); {
 		case filter == filterCondition && a.facts.Problem != "":
 			text = " takes none: " + a.facts.Problem
+		case filter == filterCondition && a.probed:
+			text = " takes none: sessions failed there, and it is tried with one other first"
+		case filter == filterCondition:
+			text = " does not take it: sessions failed there, this one too, and one that did not is to try first"
 		case filter == filterUnencrypted:
 			text = " encrypts none: " + a.facts.Unencrypted
 		default:

@@ -54,15 +54,17 @@ func TestAnAgentThatFailsEverySessionIsSetAside(t *testing.T) {
 			c.Until("the agent is in quarantine and holds nothing", func() bool {
 				return !trialOf(t, c, agent.ID()).Since.IsZero() && count(t, c, `status = 'PENDING'`) == sessions
 			})
-			c.Until("those who wait are told", func() bool {
+			told := func() bool {
 				return count(t, c, `status = 'PENDING' AND status_data->'scheduler'->>'msg' LIKE '%quarantine: % sessions in a row %'`) == sessions
-			})
+			}
+			c.Until("those who wait are told", told)
 			for probe := 1; probe <= cluster.MaxPlacements+1; probe++ {
 				c.Pass(cluster.LastProbe)
 				c.Until("a probe has failed", func() bool {
 					trial := trialOf(t, c, agent.ID())
 					return trial.Probes == probe && !trial.Probing && count(t, c, `status = 'PENDING'`) == sessions
 				})
+				c.Until("all are told again", told)
 			}
 			require.Zero(t, count(t, c, `status = 'ERROR'`), "no session ends for the agent's failures")
 			page, err := c.Nouns().Nodes.Get(t.Context(), c.Admin(), agent.ID())

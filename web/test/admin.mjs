@@ -2,6 +2,7 @@
 // fields. Each step has a deadline, and what the browser complains about fails the run.
 import { mkdirSync, readFileSync } from 'node:fs'
 import { chromium } from 'playwright-core'
+import { chooseImage } from './lib.mjs'
 
 const need = (name) => process.env[name] ?? (console.error(`admin: ${name} is not set`), process.exit(2))
 const web = need('BERTH_WEB').replace(/\/$/, '')
@@ -315,7 +316,7 @@ try {
   const waiting = `waits-${tag}`
   await at('queue', page, async () => {
     await page.goto(`${web}/sessions/new`)
-    await page.getByRole('radiogroup', { name: 'Image' }).getByRole('radio').first().click()
+    await chooseImage(page, 'python')
     await page.getByRole('radio', { name: /^small/ }).click()
     await page.fill('input[name=session-name]', waiting)
     await page.getByTestId('start').click()

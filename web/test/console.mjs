@@ -5,12 +5,13 @@
 // Every step has a deadline. What the browser complains about (policy, errors of scripts) fails the run.
 import { mkdirSync } from 'node:fs'
 import { chromium } from 'playwright-core'
+import { chooseImage } from './lib.mjs'
 
 const need = (name) => process.env[name] ?? (console.error(`console: ${name} is not set`), process.exit(2))
 const web = need('BERTH_WEB').replace(/\/$/, '')
 const email = need('BERTH_ADMIN_EMAIL')
 const password = need('BERTH_ADMIN_PASSWORD')
-const image = process.env.BERTH_IMAGE ?? 'python'
+const image = 'python'
 const shots = process.argv[2]
 if (shots) mkdirSync(shots, { recursive: true })
 
@@ -50,11 +51,7 @@ try {
   await at('new-session', async () => {
     await page.getByRole('link', { name: 'Sessions', exact: true }).first().click()
     await page.getByRole('button', { name: 'New session' }).first().click()
-    await page
-      .getByRole('radiogroup', { name: 'Image' })
-      .getByRole('radio', { name: new RegExp(`^(Py )?${image}\\b`) })
-      .first()
-      .click()
+    await chooseImage(page, image)
     await page.getByRole('radio', { name: /^small/ }).click()
     await page.fill('input[name=session-name]', name)
     await page.getByText(/Starts now|Would wait/).waitFor()
@@ -84,11 +81,7 @@ try {
   const job = `${name}-job`
   await at('batch', async () => {
     await page.goto(`${web}/sessions/new`)
-    await page
-      .getByRole('radiogroup', { name: 'Image' })
-      .getByRole('radio', { name: new RegExp(`^(Py )?${image}\\b`) })
-      .first()
-      .click()
+    await chooseImage(page, image)
     await page.getByRole('radio', { name: /^small/ }).click()
     await page.fill('input[name=session-name]', job)
     await page.getByRole('radio', { name: /^Batch/ }).click()

@@ -1,20 +1,16 @@
 // Devices in a browser: a session with half a GPU of a machine that does not exist, what its page and that of its agent show, and the agent is
 // taken out by two clicks.
-import { random, stage } from './lib.mjs'
+import { chooseImage, random, stage } from './lib.mjs'
 
 const s = await stage('devices')
-const image = process.env.BERTH_IMAGE_NAME ?? 'python'
+const image = 'python'
 const name = `half-${random()}`
 const { page } = await s.person()
 try {
   await s.login(page, s.admin)
   await s.at('half-a-gpu', page, async () => {
     await page.goto(`${s.web}/sessions/new`)
-    await page
-      .getByRole('radiogroup', { name: 'Image' })
-      .getByRole('radio', { name: new RegExp(`^(Py )?${image}\\b`) })
-      .first()
-      .click()
+    await chooseImage(page, image)
     await page.getByRole('radio', { name: /^small/ }).click()
     await page.getByRole('radiogroup', { name: 'GPU' }).getByRole('radio', { name: 'half a GPU' }).click()
     await page.fill('input[name=session-name]', name)

@@ -95,6 +95,18 @@ export async function stage(called) {
   return s
 }
 
+/**
+ * Chooses the image of a new session by its name. Never the first one that is offered: others use the same container engine, and what they
+ * used last comes first.
+ */
+export async function chooseImage(page, name) {
+  await page
+    .getByRole('radiogroup', { name: 'Image' })
+    .getByRole('radio', { name: new RegExp(`^(Py )?${name}\\b`) })
+    .first()
+    .click()
+}
+
 /** The code that an authenticator app shows for a key. */
 export function codeOf(key) {
   const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'

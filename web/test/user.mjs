@@ -8,7 +8,6 @@ import { random, stage } from './lib.mjs'
 
 const s = await stage('user')
 const { web } = s
-const image = process.env.BERTH_IMAGE ?? 'python'
 const id = random()
 const folder = `work-${id}`
 const other = { email: `other-${id}@example.org`, password: '' }

@@ -77,6 +77,8 @@ type telling struct {
 	filledAt      time.Time
 	// left is how many sessions in memory.round have not been looked at since something last changed.
 	left int
+	// heldBack is when all texts may be stored that the last round found changed and held back (rewordEvery); zero: there are none.
+	heldBack time.Time
 }
 
 // fill adds the tokens of the time since the last call.
@@ -98,7 +100,7 @@ type note struct {
 }
 
 // tell stores why sessions wait, for those where that changed and as many as the budgets allow: new sessions first, then the others in
-// turn. again is when to go on if some are left; zero: none are left until something changes.
+// turn. again is when to go on if some are left or held back; zero: none are until something changes.
 func (d *desk) tell(ctx context.Context, now time.Time) (again time.Time, err error) {
 	var notes []note
 	d.telling.fill(now)
@@ -107,6 +109,7 @@ func (d *desk) tell(ctx context.Context, now time.Time) (again time.Time, err er
 		if len(m.fresh)+d.telling.left > 0 {
 			again = now.Add(tellPause)
 		}
+		again = soonest(again, d.telling.heldBack)
 		d.gauge(m, now)
 		return nil
 	})
@@ -148,9 +151,9 @@ func (d *desk) tell(ctx context.Context, now time.Time) (again time.Time, err er
 // collect looks at waiting sessions until the budgets are used up, and returns the explanations that must be stored.
 func (d *desk) collect(m *memory, now time.Time) (notes []note) {
 	t := &d.telling
-	if m.changed {
+	if m.changed || !t.heldBack.IsZero() && !now.Before(t.heldBack) {
 		m.changed = false
-		t.left = len(m.round)
+		t.left, t.heldBack = len(m.round), time.Time{}
 	}
 	look := func(id cluster.SessionID) (waits bool) {
 		e := m.sessions[id]
@@ -163,7 +166,13 @@ func (d *desk) collect(m *memory, now time.Time) (notes []note) {
 			return true
 		}
 		words := told{string(h.Reason), h.Text}
-		if e.told == words || e.told.reason == words.reason && now.Sub(e.toldAt) < rewordEvery {
+		if e.told == words {
+			return true
+		}
+		if may := e.toldAt.Add(rewordEvery); e.told.reason == words.reason && now.Before(may) {
+			if may.After(t.heldBack) {
+				t.heldBack = may
+			}
 			return true
 		}
 		t.writes--

@@ -139,6 +139,35 @@ func TestTurnsKnowWhenTheNextIsDue(t *testing.T) {
 	require.Len(t, s.kept.m.sessions, 1)
 }
 
+// TestANewWordingIsToldInTheEnd: while the reason stays the same, its text is written again only every few seconds, but what was held back
+// is written then, although nothing else changes.
+func TestANewWordingIsToldInTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 1)
+	trouble := func(text string) { s.exec(`UPDATE agents SET disk_problem = $1`, text) }
+	trouble("first")
+	id := s.session("")
+	var msg string
+	told := func() string {
+		s.t.Helper()
+		require.NoError(t, s.deps.Store.Pool().QueryRow(t.Context(), `SELECT status_data->'scheduler'->>'msg' FROM sessions WHERE id = $1`, id).
+			Scan(&msg))
+		return msg
+	}
+	s.play()
+	require.Contains(t, told(), "first")
+	began := s.clock.Now()
+	s.clock.Advance(time.Second)
+	trouble("second")
+	again := s.play()
+	require.Contains(t, told(), "first")
+	require.WithinDuration(t, began.Add(rewordEvery), again, time.Millisecond)
+	s.clock.Advance(again.Sub(s.clock.Now()))
+	s.play()
+	require.Contains(t, told(), "second")
+	require.Equal(t, s.resyncAt, s.play(), "nothing is left to tell")
+}
+
 // TestALeaderThatDiesAnywhereLosesNothing breaks the leader's connections again and again while it works: whether a commit
 // happened is then often unknown. Every session is placed once.
 func TestALeaderThatDiesAnywhereLosesNothing(t *testing.T) {
