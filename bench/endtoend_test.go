@@ -467,6 +467,8 @@ func TestRole(t *testing.T) {
 		asked = runAgents(t)
 	case "nodes":
 		asked = runNodes(t)
+	case "logins":
+		asked = runLogins(t)
 	case "transfers":
 		runTransfers(t, said)
 	case "storage":

@@ -5,6 +5,7 @@
 package testkit
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -33,6 +34,7 @@ import (
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/nouns"
+	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store"
@@ -65,6 +67,8 @@ type Options struct {
 	// Manager and Agent change configurations before they are used.
 	Manager func(*manager.Config)
 	Agent   func(*agent.Config)
+	// PasswordCost is what hashing a password takes; the zero value is as little as possible.
+	PasswordCost seal.Cost
 	// Faults stand between agents and managers; nil means none.
 	Faults *Faults
 	// Quiet throws logs away even with -v.
@@ -92,8 +96,8 @@ type Cluster struct {
 // New starts a cluster and waits until every agent is known with its devices. It stops with the test.
 func New(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
-	o.Managers, o.Cores = max(o.Managers, 1), cmpOr(o.Cores, 8)
-	o.Memory = cmpOr(o.Memory, 64<<30)
+	o.Managers, o.Cores = max(o.Managers, 1), cmp.Or(o.Cores, 8)
+	o.Memory = cmp.Or(o.Memory, 64<<30)
 	if !o.NoAgents {
 		o.Agents = max(o.Agents, 1)
 	}
@@ -129,13 +133,6 @@ func New(tb testing.TB, o Options) *Cluster {
 		return err == nil && n >= o.Agents
 	})
 	return c
-}
-
-func cmpOr[T int | int64](a, b T) T {
-	if a != 0 {
-		return a
-	}
-	return b
 }
 
 func (c *Cluster) log(name string) *slog.Logger {
@@ -278,7 +275,7 @@ func (m *Manager) Start() {
 	c.tb.Helper()
 	cfg := c.managerConfig(m.id)
 	cfg.Listen, cfg.Agents.Listen = m.api, m.agents
-	deps := manager.Deps{Log: c.log(m.id), PasswordCost: managertest.PasswordCost}
+	deps := manager.Deps{Log: c.log(m.id), PasswordCost: cmp.Or(c.o.PasswordCost, managertest.PasswordCost)}
 	if c.etcd != nil {
 		deps.Etcd = c.etcd.Client()
 	}

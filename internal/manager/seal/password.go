@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 
 	"golang.org/x/crypto/argon2"
@@ -21,8 +22,8 @@ type Cost struct {
 	Time uint32
 }
 
-// defaultCost is what the zero Cost means, in production always. Tests that are not about passwords choose less.
-var defaultCost = Cost{Memory: 19 * 1024, Time: 2}
+// DefaultCost is what the zero Cost means, in production always. Tests that are not about passwords choose less.
+func DefaultCost() Cost { return Cost{Memory: 19 * 1024, Time: 2} }
 
 const (
 	argonThreads = 1
@@ -35,21 +36,23 @@ const (
 // Passwords hashes and checks passwords, a few at a time: each takes tens of
 // megabytes and milliseconds, so callers wait for their turn.
 type Passwords struct {
-	turn   chan struct{}
-	cost   Cost
-	random io.Reader
-	dummy  string
+	// turns bounds all computations, checks those that anybody can ask for by trying to log in: half of the processors are left to
+	// everything else, however many try.
+	turns, checks chan struct{}
+	cost          Cost
+	random        io.Reader
+	dummy         string
 }
 
-// NewPasswords allows so many computations at once; 0 means 2.
+// NewPasswords allows so many computations at once, and half as many checks; 0 means one for each processor.
 func NewPasswords(atOnce int, cost Cost, random io.Reader) *Passwords {
 	if atOnce <= 0 {
-		atOnce = 2
+		atOnce = runtime.GOMAXPROCS(0)
 	}
 	if cost == (Cost{}) {
-		cost = defaultCost
+		cost = DefaultCost()
 	}
-	p := &Passwords{turn: make(chan struct{}, atOnce), cost: cost, random: random}
+	p := &Passwords{turns: make(chan struct{}, atOnce), checks: make(chan struct{}, max(1, atOnce/2)), cost: cost, random: random}
 	p.dummy = cost.encode(make([]byte, argonSalt), make([]byte, argonKey))
 	return p
 }
@@ -63,10 +66,10 @@ func (p *Passwords) Hash(ctx context.Context, password Secret) (string, error) {
 	if _, err := io.ReadFull(p.random, salt); err != nil {
 		return "", fmt.Errorf("make salt: %w", err)
 	}
-	if err := p.enter(ctx); err != nil {
+	if err := enter(ctx, p.turns); err != nil {
 		return "", err
 	}
-	defer p.leave()
+	defer leave(p.turns)
 	return p.cost.encode(salt, argon2.IDKey([]byte(password), salt, p.cost.Time, p.cost.Memory, argonThreads, argonKey)), nil
 }
 
@@ -84,25 +87,27 @@ func (p *Passwords) Check(ctx context.Context, password Secret, hash string) (ok
 	if err != nil {
 		return false, false, err
 	}
-	if err := p.enter(ctx); err != nil {
-		return false, false, err
+	for _, bound := range []chan struct{}{p.checks, p.turns} {
+		if err := enter(ctx, bound); err != nil {
+			return false, false, err
+		}
+		defer leave(bound)
 	}
-	defer p.leave()
 	got := argon2.IDKey([]byte(password), salt, t, m, threads, uint32(len(want)))
 	same := subtle.ConstantTimeCompare(got, want) == 1
 	return same && known, same && (Cost{m, t} != p.cost || threads != argonThreads), nil
 }
 
-func (p *Passwords) enter(ctx context.Context) error {
+func enter(ctx context.Context, bound chan struct{}) error {
 	select {
-	case p.turn <- struct{}{}:
+	case bound <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for a turn to check a password: %w", ctx.Err())
+		return fmt.Errorf("wait for a turn to hash a password: %w", ctx.Err())
 	}
 }
 
-func (p *Passwords) leave() { <-p.turn }
+func leave(bound chan struct{}) { <-bound }
 
 func (c Cost) encode(salt, key []byte) string {
 	b := base64.RawStdEncoding

@@ -27,6 +27,9 @@ const (
 	// maxAttempts is how many logins from one address are under way at one time. As many more are kept for accounts that have logged in
 	// from there before.
 	maxAttempts = 16
+	// maxUnknown is how many passwords of accounts that have not logged in from where they come are checked or wait for that at one time,
+	// of all addresses together. Each takes tens of milliseconds of a processor, and the others wait behind them.
+	maxUnknown = 64
 	// maxLoginKeys and maxKnownPlaces bound what is remembered.
 	maxLoginKeys, maxKnownPlaces = 50_000, 100_000
 )
@@ -52,6 +55,8 @@ type Logins struct {
 	// wrong are counts of wrong passwords of pairs, of accounts (from is zero) and of addresses (account is "").
 	wrong   *lru.Cache[loginPair, wrongs]
 	running map[attempts]int
+	// unknown counts the passwords that maxUnknown bounds.
+	unknown int
 }
 
 // wrongs are the wrong passwords since a moment.
@@ -106,10 +111,31 @@ func (l *Logins) Begin(ctx context.Context, account string, from netip.Addr, now
 			return nil, ctx.Err()
 		}
 	}
+	// Those that are made to wait take no place from others meanwhile.
+	if !place.known && !l.takeUnknown(1) {
+		leave()
+		return nil, fault.Exhaustedf("%d logins from places that are new to their accounts are being checked, "+
+			"which is all that is done at a time", maxUnknown).WithReason(Reason).
+			WithNext("try again in some seconds; if this lasts, somebody tries passwords from many addresses, and berth audit list names them")
+	}
 	return func(outcome Outcome) {
+		if !place.known {
+			l.takeUnknown(-1)
+		}
 		leave()
 		l.note(it, outcome, now)
 	}, nil
+}
+
+// takeUnknown takes places that maxUnknown bounds, or gives them back.
+func (l *Logins) takeUnknown(n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unknown+n > maxUnknown {
+		return false
+	}
+	l.unknown += n
+	return true
 }
 
 // Outcome is how a login ended.

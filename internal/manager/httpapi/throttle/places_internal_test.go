@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
@@ -162,6 +164,43 @@ func TestAnAddressHasPlacesForItsKnownAccounts(t *testing.T) {
 			done(Wrong)
 		}
 		require.Empty(t, l.running)
+	})
+}
+
+// TestPasswordsFromEverywhereLeaveRoom: however many addresses send passwords, a bounded number is checked at a time. Those that are made to
+// wait take no place, and accounts are let in from where they are known.
+func TestPasswordsFromEverywhereLeaveRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLogins()
+		_, err := attempt(t, l, "ada@x.org", here, Good)
+		require.NoError(t, err)
+		for range patientWithAddress + 100 {
+			l.note(loginPair{"", there}, Wrong, time.Now())
+		}
+		var waiting sync.WaitGroup
+		for i := range maxAttempts {
+			waiting.Go(func() {
+				_, err := attempt(t, l, fmt.Sprintf("v%d@x.org", i), there, Wrong)
+				assert.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		var under []func(Outcome)
+		for i := range maxUnknown {
+			done, err := l.Begin(t.Context(), fmt.Sprintf("u%d@x.org", i), netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), time.Now())
+			require.NoError(t, err)
+			under = append(under, done)
+		}
+		_, err = attempt(t, l, "eve@x.org", netip.MustParseAddr("198.51.100.1"), Good)
+		require.EqualError(t, err, "64 logins from places that are new to their accounts are being checked, which is all that is done at a time")
+		_, err = attempt(t, l, "ada@x.org", here, Good)
+		require.NoError(t, err)
+		for _, done := range under {
+			done(Wrong)
+		}
+		waiting.Wait()
+		require.Empty(t, l.running)
+		require.Zero(t, l.unknown)
 	})
 }
 
