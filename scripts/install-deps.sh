@@ -38,7 +38,7 @@ if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   [ -x /usr/sbin/slapd ] || need slapd slapd # a directory of users
   need musl-gcc musl-tools # a root file system with another C library
   # Stories of people who use apps: a browser with its driver, and what OpenSSH's users have.
-  [ -n "${BERTH_CHROMIUM:-}" ] || need chromium chromium
+  [ -n "${BERTH_CHROMIUM:-}" ] || need chromium-headless-shell chromium-headless-shell
   need ssh openssh-client
   need rsync rsync
   # The official client's stories want Python 3.11 with venv; python3 alone does for the others.
