@@ -58,4 +58,5 @@ func (p *platform) browse(chromium, script string, limit time.Duration) {
 	out, err = c.CombinedOutput()
 	require.NoError(p.t, err, "%s: %s", script, out)
 	require.Contains(p.t, string(out), script+": well")
+	p.t.Logf("%s", out) // each step with the time that it took
 }
