@@ -37,6 +37,8 @@ images/build.sh
 say "tests"
 export BERTH_TEST_ENGINE=1 BERTH_BIN=$PWD/bin/berth
 export BERTH_SIM_SEEDS=${BERTH_SIM_SEEDS:-200} # of internal/testkit/simulation
+# A simulation waits for its database half of the time: so many run at a time that it does not run alone in the end.
+export BERTH_SIM_WORKERS=${BERTH_SIM_WORKERS:-4}
 if [ "$*" != ./... ]; then
   go test -p 2 -timeout 35m "$@"
   exit

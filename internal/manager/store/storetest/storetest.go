@@ -231,7 +231,8 @@ func StartServer(dir string) (dsn string, err error) {
 	}
 	args := []string{"-D", data, "-k", dir}
 	for _, set := range []string{"listen_addresses=", "fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=64MB",
-		"max_connections=400", "timezone=" + serverTimeZone, "log_timezone=UTC", "max_wal_size=256MB", "unix_socket_permissions=0777"} {
+		"max_connections=400", "jit=off", "timezone=" + serverTimeZone, "log_timezone=UTC", "max_wal_size=256MB",
+		"unix_socket_permissions=0777"} {
 		args = append(args, "-c", set)
 	}
 	// The shell outlives us for a moment: it stops the server and removes its files when this process
