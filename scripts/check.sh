@@ -9,6 +9,21 @@ step() { # NAME COMMAND...
   if "$@"; then printf 'ok    %-14s %ss\n' "$name" $((SECONDS - began)); else printf 'FAIL  %s\n' "$name"; bad=1; fi
 }
 
+# beside runs a step while those after it run; finish waits for all of these, and prints what each said.
+besides=()
+beside() { # NAME COMMAND...
+  (bad=0; step "$@"; exit $bad) >"$tools/$1.said" 2>&1 &
+  besides+=("$! $tools/$1.said")
+}
+finish() {
+  local one
+  for one in "${besides[@]}"; do
+    wait "${one%% *}" || bad=1
+    cat "${one#* }"
+  done
+  besides=()
+}
+
 formatted() {
   local out
   out=$(gofmt -l $(git ls-files --cached --others --exclude-standard '*.go' | while read -r f; do [ -f "$f" ] && echo "$f"; done))
@@ -78,12 +93,6 @@ trap 'rm -rf "$tools"' EXIT
 testdb=$tools/testdb
 go build $flags -o "$tools/" ./scripts/testdb ./scripts/modules
 
-step gofmt formatted
-step tidy in_modules tidy
-step vet in_modules go vet $flags ./...
-step lint lint
-step licences "$tools/modules" check
-step vulnerabilities vulnerabilities
 # Types and component tests of the console; where there is no Node.js, that is said.
 console() {
   command -v npm >/dev/null || { echo "console: npm is not installed, so the console was not checked"; return 0; }
@@ -91,8 +100,16 @@ console() {
   out=$(scripts/web.sh check 2>&1) || { echo "$out"; return 1; }
 }
 
-step architecture go test $flags -vet=off .
-step console console
+step gofmt formatted
+step tidy in_modules tidy
+step vet in_modules go vet $flags ./...
+# The linter keeps one processor busy, and these one more.
+beside console console
+beside licences "$tools/modules" check
+beside vulnerabilities vulnerabilities
+beside architecture go test $flags -vet=off .
+step lint lint
+finish
 # Many tests wait more than they compute, so more of them run at a time than there are cores. The packages that take longest begin
 # first, so that none of them runs alone at the end. vet and architecture have run above.
 longest=(./internal/testkit ./internal/manager/httpapi ./internal/manager/authztest ./cmd/berth ./internal/manager/app ./internal/storage/transfer

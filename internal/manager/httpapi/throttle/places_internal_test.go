@@ -167,8 +167,8 @@ func TestAnAddressHasPlacesForItsKnownAccounts(t *testing.T) {
 	})
 }
 
-// TestPasswordsFromEverywhereLeaveRoom: however many addresses send passwords, a bounded number is checked at a time. Those that are made to
-// wait take no place, and accounts are let in from where they are known.
+// TestPasswordsFromEverywhereLeaveRoom: however many addresses send passwords, a bounded number is checked at a time. Those that are made
+// to wait take no place, and accounts are let in from where they are known.
 func TestPasswordsFromEverywhereLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLogins()
