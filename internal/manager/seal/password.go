@@ -29,6 +29,8 @@ const (
 	argonThreads = 1
 	argonKey     = 32
 	argonSalt    = 16
+	// mostAtOnce bounds the memory of machines with many processors: so many hashes take 152 MiB.
+	mostAtOnce = 8
 	// maxPassword bounds the work that a caller can ask for.
 	maxPassword = 1024
 )
@@ -44,10 +46,10 @@ type Passwords struct {
 	dummy         string
 }
 
-// NewPasswords allows so many computations at once, and half as many checks; 0 means one for each processor.
+// NewPasswords allows so many computations at once, and half as many checks; 0 means one for each processor, at most mostAtOnce.
 func NewPasswords(atOnce int, cost Cost, random io.Reader) *Passwords {
 	if atOnce <= 0 {
-		atOnce = runtime.GOMAXPROCS(0)
+		atOnce = min(runtime.GOMAXPROCS(0), mostAtOnce)
 	}
 	if cost == (Cost{}) {
 		cost = DefaultCost()
