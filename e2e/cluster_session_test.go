@@ -161,15 +161,20 @@ func (l *lan) in(session, name, script string) (string, error) {
 	return h.engine.command(nil, "docker", "exec", id, "bash", "-c", script)
 }
 
-// serve starts a program in a kernel that answers every connection to a port with a word.
+// serve starts a program in a kernel that answers every connection to port 7000 with a word.
 func (l *lan) serve(session, name, word string) {
 	l.t.Helper()
-	const script = `perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(LocalPort => 7000, Listen => 9, ReuseAddr => 1) or die; ` +
-		`$SIG{CHLD} = "IGNORE"; while (my $c = $s->accept) { next if fork; print $c "$ARGV[0]\n"; while (<$c>) { print $c $_ } exit }' `
+	l.serveAt(session, name, "7000", word)
+}
+
+func (l *lan) serveAt(session, name, port, word string) {
+	l.t.Helper()
+	const script = `perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(LocalPort => $ARGV[0], Listen => 9, ReuseAddr => 1) or die; ` +
+		`$SIG{CHLD} = "IGNORE"; while (my $c = $s->accept) { next if fork; print $c "$ARGV[1]\n"; while (<$c>) { print $c $_ } exit }' `
 	h, id := l.kernel(session, name)
-	h.engine.must("docker", "exec", "-d", id, "bash", "-c", script+word)
+	h.engine.must("docker", "exec", "-d", id, "bash", "-c", script+port+" "+word)
 	l.eventually(name+" listens", func() bool {
-		out, err := l.in(session, name, "read -t 5 w </dev/tcp/127.0.0.1/7000; echo $w")
+		out, err := l.in(session, name, "read -t 5 w </dev/tcp/127.0.0.1/"+port+"; echo $w")
 		return err == nil && out == word
 	})
 }
@@ -240,7 +245,45 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 	l.nothingLeft()
 	t.Run("encrypted", func(t *testing.T) { l.encryptedSession(t, create) })
 	l.nothingLeft()
+	t.Run("in the network of their hosts", func(t *testing.T) { l.sessionInHosts(t) })
+	l.nothingLeft()
 	l.clean()
+}
+
+// sessionInHosts is the part of TestSessionsOverTwoAgents whose kernels are in the networks of their two hosts: they find each other at the
+// addresses of these, by SSH at ports that are theirs.
+func (l *lan) sessionInHosts(t *testing.T) {
+	l.must("resource-group", "set", "default", "--host-network")
+	id := strings.TrimSpace(l.must("session", "create", "berth/base:12", "--name", "on-hosts", "--network", "host", "--cluster-size", "3",
+		"--cluster-mode", "multi-node", "-r", "cpu=1", "-r", "mem=128m", "--quiet", "--timeout", "2m"))
+	names := []string{"main1", "sub1", "sub2"}
+	from, to := l.apart(id, names)
+	require.NotEmpty(t, from)
+	require.NotEmpty(t, to)
+	for _, name := range names {
+		h, _ := l.kernel(id, name)
+		out, err := l.in(id, name, "readlink /proc/self/ns/net")
+		require.NoError(t, err, out)
+		own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", h.process.Process.Pid)) // the agent's
+		require.NoError(t, err)
+		require.Equal(t, own, out)
+		for _, other := range names {
+			at, _ := l.kernel(id, other)
+			out, err = l.in(id, name, "getent ahostsv4 "+other+" | head -1 | cut -d' ' -f1") // these hosts reach no resolver to ask for more
+			require.NoError(t, err)
+			require.Equal(t, at.address, out, "%s as %s finds it", other, name)
+			require.Equal(t, other, strings.TrimSpace(l.must("session", "exec", "--kernel", name, "on-hosts", "--", "ssh", other, "hostname")))
+		}
+	}
+	// A program serves at a port that is leased to its kernel, and is found on the other host.
+	port := strings.TrimSpace(l.must("session", "exec", "--kernel", to, "on-hosts", "--", "sh", "-c", "echo $BERTH_FREE_PORTS | cut -d, -f1"))
+	require.NotEmpty(t, port)
+	l.must("resource-group", "set", "default", "--host-network=false")
+	l.serveAt(id, to, port, "i-am-"+to)
+	out, err := l.in(id, from, "read -t 10 w </dev/tcp/"+to+"/"+port+" && echo $w")
+	require.NoError(t, err, out)
+	require.Equal(t, "i-am-"+to, out)
+	l.must("session", "rm", "on-hosts")
 }
 
 // nothingLeft waits until no host has containers or interfaces of sessions.

@@ -142,6 +142,8 @@ func hostNetwork(w *world) {
 	both.Networks = []runtime.Network{{Name: runtime.NetworkHost}, {Name: runtime.NetworkDefault}}
 	_, err = w.rt.Ensure(w.ctx, both)
 	require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
+	before, err := net.Interfaces()
+	require.NoError(w, err)
 	_, err = w.rt.Ensure(w.ctx, spec)
 	require.NoError(w, err)
 	list, err := w.rt.List(w.ctx)
@@ -153,11 +155,11 @@ func hostNetwork(w *world) {
 		return // a fake container has no interfaces
 	}
 	w.untilExited(spec.Identity.Kernel)
-	host, err := net.Interfaces()
+	after, err := net.Interfaces()
 	require.NoError(w, err)
 	seen := strings.Fields(w.wholeLog(spec.Identity.Kernel, runtime.LogOptions{}))
-	for _, i := range host {
-		if !strings.HasPrefix(i.Name, "veth") { // those come and go with other containers
+	for _, i := range after { // others come and go with other containers
+		if slices.ContainsFunc(before, func(b net.Interface) bool { return b.Index == i.Index && b.Name == i.Name }) {
 			require.Contains(w, seen, i.Name)
 		}
 	}
