@@ -122,6 +122,9 @@ func steady(member string, v any) any {
 			return fmt.Sprintf("<%s: %T>", m, v)
 		}
 	}
+	if member == "last_access" { // it is told a moment after the access
+		return "<time or null>"
+	}
 	if member == "status" && (v == "started" || v == "failed") { // of a background task
 		return "<task status>"
 	}
