@@ -25,7 +25,7 @@ func TestCapturedRequestsAreWorthNothing(t *testing.T) {
 	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, DisableCache: true, ForceSingleClient: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.Seen = signature.NewRedisSeen(client) })
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.Seen = patient{signature.NewRedisSeen(client)} })
 	when, nonce := time.Now(), 0
 	send := func(method, target, signed, body string, change func(*http.Request)) answer {
 		r := s.request(method, target, "application/json", body)
