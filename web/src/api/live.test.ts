@@ -1,4 +1,4 @@
-import { QueryClient } from '@tanstack/react-query'
+import { QueryClient, QueryObserver } from '@tanstack/react-query'
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { follow } from './live'
 
@@ -34,6 +34,7 @@ test('an event has the queries of its noun look again, once for many', () => {
   const told = vi.fn()
   const stop = follow(client, told, () => new Source() as unknown as EventSource)
   Source.all[0]!.onopen?.()
+  looked.mockClear()
   for (let i = 0; i < 50; i++) Source.all[0]!.say('session_started', { sessionId: 's', sessionName: 'n' })
   vi.advanceTimersByTime(200)
   expect(looked.mock.calls.map((c) => c[0]?.queryKey)).toEqual([['session'], ['resource']])
@@ -55,9 +56,46 @@ test('a stream that breaks is opened again, and everything is looked at', () => 
   vi.advanceTimersByTime(600)
   expect(Source.all).toHaveLength(2)
   Source.all[1]!.onopen?.()
-  expect(looked.mock.calls).toEqual([[]])
+  expect(looked.mock.calls).toEqual([[{}]])
   stop()
   Source.all[1]!.onerror?.()
+})
+
+test('what was asked before the stream opened is asked again, also what had no answer yet', async () => {
+  const client = new QueryClient()
+  let answers = 0
+  const asked = { early: 0, waiting: 0, late: 0 }
+  const observe = (name: keyof typeof asked, after: number) =>
+    new QueryObserver(client, {
+      queryKey: [name],
+      staleTime: Infinity,
+      queryFn: async () => {
+        asked[name]++
+        await new Promise((done) => setTimeout(done, after))
+        return ++answers
+      },
+    }).subscribe(() => {})
+  const ends = [observe('early', 0)]
+  await vi.advanceTimersByTimeAsync(1)
+  ends.push(observe('waiting', 50))
+  const stop = follow(
+    client,
+    () => {},
+    () => new Source() as unknown as EventSource,
+  )
+  Source.all[0]!.onopen?.()
+  ends.push(observe('late', 50))
+  await vi.advanceTimersByTimeAsync(1000)
+  expect(asked).toEqual({ early: 2, waiting: 2, late: 1 })
+  // The same for a change that comes while a first answer is on its way for long.
+  const slow = vi.fn(() => new Promise((done) => setTimeout(() => done(1), 2000)))
+  ends.push(new QueryObserver(client, { queryKey: ['session', 's'], staleTime: Infinity, queryFn: slow }).subscribe(() => {}))
+  await vi.advanceTimersByTimeAsync(100)
+  Source.all[0]!.say('session_started', {})
+  await vi.advanceTimersByTimeAsync(5000)
+  expect(slow).toHaveBeenCalledTimes(2)
+  stop()
+  for (const end of ends) end()
 })
 
 test('why sessions wait is looked at again once in two seconds, however often it changes', () => {
@@ -109,7 +147,7 @@ test('a change of an object has the queries of its noun look again, and a resync
   expect(looked.mock.calls.map((c) => c[0]?.queryKey)).toEqual([['folder'], ['resource'], ['operation', 'announcement']])
   looked.mockClear()
   source.say('resync', {})
-  expect(looked.mock.calls).toEqual([[]])
+  expect(looked.mock.calls).toEqual([[{}]])
   expect(told).not.toHaveBeenCalled()
   stop()
 })

@@ -1,9 +1,9 @@
-import type { QueryClient } from '@tanstack/react-query'
+import type { QueryClient, QueryFilters } from '@tanstack/react-query'
 import { useSyncExternalStore } from 'react'
 import { expire, server } from './http'
 
-// One stream of changes for the whole tab. It does not carry state: it says which queries have to look again. A lost event costs a
-// delay, because whoever comes back looks at everything.
+// One stream of changes for the whole tab. It does not carry state: it says which queries have to look again. What changed while there was
+// no stream is not lost: whenever one opens, everything that was asked before is asked again.
 
 export interface Link {
   up: boolean
@@ -102,6 +102,17 @@ async function probe(): Promise<boolean> {
   return true
 }
 
+/** Asks again what was asked until now, of one noun or of all: it may have changed before the answer was made or the stream could tell. */
+function askAgain(client: QueryClient, of: QueryFilters = {}) {
+  // A first answer that is on its way is not asked for a second time beside it, but once it is here.
+  const first = client.getQueryCache().findAll({ ...of, fetchStatus: 'fetching', predicate: (q) => q.state.data === undefined })
+  void client.invalidateQueries(of)
+  for (const { promise, queryKey } of first) {
+    const old = () => setTimeout(() => void client.invalidateQueries({ queryKey, exact: true }))
+    promise?.then(old, () => {})
+  }
+}
+
 /** Follows changes until the returned function is called. */
 export function follow(
   client: QueryClient,
@@ -120,7 +131,7 @@ export function follow(
     old.add(noun)
     pending ??= setTimeout(() => {
       pending = undefined
-      for (const n of old) void client.invalidateQueries({ queryKey: n.split('/') })
+      for (const n of old) askAgain(client, { queryKey: n.split('/') })
       old.clear()
     }, gather)
   }
@@ -128,7 +139,7 @@ export function follow(
     if (stopped) return
     source = open('/func/events/session?sessionName=&objects=true')
     source.onopen = () => {
-      if (tries > 0) void client.invalidateQueries()
+      askAgain(client)
       tries = 0
       tell(true)
     }
@@ -162,11 +173,11 @@ export function follow(
             for (const n of queue) look(n)
           }, gatherQueue)
       } catch {
-        void client.invalidateQueries()
+        askAgain(client)
       }
     })
     // More changed than the server says one by one.
-    source.addEventListener('resync', () => void client.invalidateQueries())
+    source.addEventListener('resync', () => askAgain(client))
     source.addEventListener('server_close', () => {
       source?.close()
       timer = setTimeout(start, again[0])

@@ -1,13 +1,13 @@
-import { TextInput } from '@mantine/core'
-import { useDebouncedValue } from '@mantine/hooks'
 import { useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
 import type { LimitLevel } from '@/api/types'
 import { slotAmount, slotName } from '@/design/amounts'
 import { Icon } from '@/design/icons'
 import { ErrorState, Panel, Skeleton } from '@/design/parts'
+import { among, Picker } from '@/design/Picker'
 import { span } from '@/design/time'
 import { useMe, useProject } from '@/tenancy/me'
+import { projectsOfQuery, userChoices } from '@/tenancy/queries'
 import { t, tAny } from '@/words'
 import { concerns, effects, type Draft, type Effect } from './preview'
 import { limitsOfQuery } from './queries'
@@ -17,33 +17,30 @@ export function LimitsPreview({ policy, draft }: { policy: string; draft: Draft 
   const me = useMe()
   const own = useProject()
   const [user, setUser] = useState(me.email)
-  const [project, setProject] = useState(own)
-  const [asked] = useDebouncedValue(user.trim(), 400)
-  const [within] = useDebouncedValue(project.trim(), 400)
-  const q = useQuery({ ...limitsOfQuery(asked, within), enabled: asked !== '' && within !== '' })
+  const [chosen, setChosen] = useState(own)
+  const of = useQuery(projectsOfQuery(user))
+  const projects = of.data ?? []
+  const project = projects.includes(chosen) ? chosen : (projects[0] ?? '')
+  const q = useQuery({ ...limitsOfQuery(user, project), enabled: project !== '' })
   return (
     <Panel title={t('preview.title')}>
       <div className="stack">
         <p className="small soft">{t('preview.text')}</p>
         <div className="row wrap top">
-          <TextInput
-            size="xs"
-            type="email"
-            className="grow"
-            label={t('preview.user')}
-            value={user}
-            onChange={(e) => setUser(e.currentTarget.value)}
-          />
-          <TextInput
+          <Picker size="xs" className="grow" label={t('preview.user')} of={userChoices} value={user} onChange={(v) => setUser(v ?? user)} />
+          <Picker
             size="xs"
             className="grow"
             label={t('preview.project')}
-            value={project}
-            onChange={(e) => setProject(e.currentTarget.value)}
+            of={among('projects of a user', projects)}
+            value={project || null}
+            onChange={(v) => setChosen(v ?? project)}
           />
         </div>
-        {!asked ? (
-          <p className="dim">{t('preview.nobody')}</p>
+        {of.isError ? (
+          <ErrorState error={of.error} retry={() => void of.refetch()} />
+        ) : of.data?.length === 0 ? (
+          <p className="dim">{t('preview.nowhere')}</p>
         ) : q.isError ? (
           <ErrorState error={q.error} retry={() => void q.refetch()} />
         ) : !q.data ? (

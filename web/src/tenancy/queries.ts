@@ -127,6 +127,20 @@ export const projectChoices = (domain: string): Choices => ({
     return { total: p.total, items: p.items.map((x) => ({ value: x.id, label: x.name })) }
   },
 })
+/** The names of the projects that a user is in. */
+export const projectsOfQuery = (email: string) =>
+  queryOptions({
+    queryKey: ['tenancy', 'projects', 'of', email],
+    staleTime: 30_000,
+    queryFn: async ({ signal }) =>
+      (
+        await gql<{ user: { groups: { name: string }[] } | null }>(
+          'query($e: String!) { user(email: $e) { groups { name } } }',
+          { e: email },
+          signal,
+        )
+      ).user?.groups.map((g) => g.name) ?? [],
+  })
 /** The project that new users of a domain are in, where there is one. */
 export const usualProjectQuery = (domain: string) =>
   queryOptions({

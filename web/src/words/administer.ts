@@ -90,7 +90,10 @@ export const administer = {
     'None of this user’s limits come from {name}: saving changes nothing here.',
     '이 사용자에게는 {name} 정책이 적용되지 않아 저장해도 바뀌지 않습니다.',
   ],
-  'preview.nobody': ['Write the email of a user to see what the policy comes to.', '사용자 이메일을 입력하면 실제 한도를 보여 줍니다.'],
+  'preview.nowhere': [
+    'This user is in no project, and so can start nothing.',
+    '이 사용자는 속한 프로젝트가 없어 아무것도 시작할 수 없습니다.',
+  ],
   'level.keypair': ['Keypair', '키페어'],
   'level.user': ['User', '사용자'],
   'level.project': ['Project', '프로젝트'],
