@@ -119,7 +119,7 @@ func words(command string) (out []string) {
 
 // walkthrough is one generation of the client in the hands of several users.
 type walkthrough struct {
-	t       *testing.T
+	t       testing.TB
 	gen     string
 	clients map[string]*driven
 	vars    map[string]string

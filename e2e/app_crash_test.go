@@ -15,7 +15,7 @@ import (
 
 // line is a long TCP connection to the echo; what it says comes back in order, or it is broken.
 type line struct {
-	t     *testing.T
+	t     testing.TB
 	conn  net.Conn
 	in    *bufio.Reader
 	count int

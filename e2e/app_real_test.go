@@ -17,7 +17,7 @@ import (
 
 // wheels downloads Python packages with all they need, as the sessions' Python 3.11 takes them, once for a machine. Sessions of a
 // test machine may have no way to a package index.
-func wheels(t *testing.T, packages ...string) (dir string) {
+func wheels(t testing.TB, packages ...string) (dir string) {
 	t.Helper()
 	cache := os.Getenv("BERTH_CACHE_DIR")
 	if cache == "" {

@@ -138,7 +138,7 @@ func sharing(t *testing.T, owner, friend, stranger *console, demo, mode string) 
 
 // stream is an open stream of events.
 type stream struct {
-	t     *testing.T
+	t     testing.TB
 	ended chan struct{}
 }
 

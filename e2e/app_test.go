@@ -42,13 +42,13 @@ type seen struct {
 
 // visitor is somebody with a jar of cookies of their own, as a browser has.
 type visitor struct {
-	t      *testing.T
+	t      testing.TB
 	client *http.Client
 }
 
 // newVisitor makes a visitor whose connections come from the address from ("" for the usual one). Names below localhost lead
 // to this machine, as they do in browsers. Certificates are not checked: these clusters sign their own.
-func newVisitor(t *testing.T, from string) *visitor {
+func newVisitor(t testing.TB, from string) *visitor {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)

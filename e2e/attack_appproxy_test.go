@@ -39,7 +39,7 @@ import (
 
 // rogue is an app proxy that somebody has taken over: it has a key and a certificate of the cluster and says what it likes.
 type rogue struct {
-	t      *testing.T
+	t      testing.TB
 	name   string
 	hub    string
 	member *membership.Member

@@ -18,7 +18,7 @@ import (
 
 // imageTenant is a user of the cluster with a client of their own.
 type imageTenant struct {
-	t    *testing.T
+	t    testing.TB
 	c    *api.Client
 	user string // id
 }

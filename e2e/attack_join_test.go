@@ -25,7 +25,7 @@ import (
 
 // thief has what an attacker finds on a host: join tokens, and a key of its own.
 type thief struct {
-	t   *testing.T
+	t   testing.TB
 	csr []byte
 }
 

@@ -25,7 +25,7 @@ import (
 // fence names what an agent has in the network of this host.
 type fence struct{ bridge, network, table string }
 
-func fenceOf(t *testing.T, c agent.Config) fence {
+func fenceOf(t testing.TB, c agent.Config) fence {
 	t.Helper()
 	n, err := network.New(network.Options{Config: network.DefaultConfig(), Scope: c.Scope(), Agent: cluster.AgentID(c.ID)})
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func forget(t *testing.T, c agent.Config) {
 }
 
 // forgetAt does so with the engine at an address; "" is that of this machine.
-func forgetAt(t *testing.T, c agent.Config, host string) {
+func forgetAt(t testing.TB, c agent.Config, host string) {
 	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience) // the test's own has ended

@@ -352,7 +352,7 @@ func (p *platform) everyTable() string {
 }
 
 // committed are the ids of the engine's images that were made of a session of a name.
-func committed(t *testing.T, name string) (ids []string) {
+func committed(t testing.TB, name string) (ids []string) {
 	t.Helper()
 	images, err := docker("images", "--no-trunc", "--format", "{{.ID}} {{.Repository}}")
 	require.NoError(t, err)
@@ -365,7 +365,7 @@ func committed(t *testing.T, name string) (ids []string) {
 }
 
 // arguments are the command lines of all processes, which every user sees.
-func arguments(t *testing.T) string {
+func arguments(t testing.TB) string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 
 // intruder has the keypair of somebody else, and is elsewhere.
 type intruder struct {
-	t              *testing.T
+	t              testing.TB
 	endpoint       string
 	access, secret string
 	client         *http.Client

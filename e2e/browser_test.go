@@ -30,7 +30,7 @@ var browserTools = sync.OnceValues(func() ([2]string, error) {
 
 // browser is one headless Chromium with any number of pages.
 type browser struct {
-	t       *testing.T
+	t       testing.TB
 	in      io.WriteCloser
 	replies *bufio.Scanner
 	kill    func()

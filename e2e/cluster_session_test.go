@@ -37,7 +37,7 @@ type lanHost struct {
 const lanAddress = "10.231.77"
 
 // layLan makes the network. It ends with the test, as all that is on it.
-func layLan(t *testing.T, names ...string) *lan {
+func layLan(t testing.TB, names ...string) *lan {
 	t.Helper()
 	needEngine(t)
 	if os.Geteuid() != 0 {
@@ -128,6 +128,20 @@ func (l *lan) startAgent(h *lanHost) {
 	h.process = process(l.t, l.home, h.name, argv...)
 }
 
+// cordonOthers leaves new sessions to the agents of the lan.
+func (l *lan) cordonOthers() {
+	l.t.Helper()
+	var agents []struct {
+		ID string `json:"id"`
+	}
+	require.NoError(l.t, json.Unmarshal([]byte(l.must("agent", "list", "--json")), &agents))
+	for _, a := range agents {
+		if l.hosts[a.ID] == nil {
+			l.must("agent", "cordon", a.ID) // this machine's own
+		}
+	}
+}
+
 // container finds a session's container on a host by its name in the session; "" when it is not there.
 func (h *lanHost) container(session, name string) string {
 	out, err := h.engine.command(nil, "docker", "ps", "-q", "--no-trunc", "--filter", "label=berth.session="+session)
@@ -183,15 +197,7 @@ func (l *lan) serveAt(session, name, port, word string) {
 // connections live on while an agent is killed, and nothing is left when they have ended.
 func TestSessionsOverTwoAgents(t *testing.T) {
 	l := layLan(t, "wide-a", "wide-b")
-	var agents []struct {
-		ID string `json:"id"`
-	}
-	require.NoError(t, json.Unmarshal([]byte(l.must("agent", "list", "--json")), &agents))
-	for _, a := range agents {
-		if l.hosts[a.ID] == nil {
-			l.must("agent", "cordon", a.ID) // this machine's own
-		}
-	}
+	l.cordonOthers()
 	l.must("policy", "set", "default", "--max-containers", "8")
 	create := func(name string, size int) string {
 		r := l.must("session", "create", "berth/base:12", "--name", name, "--cluster-size", fmt.Sprint(size), "--cluster-mode", "multi-node",
@@ -298,11 +304,11 @@ func (l *lan) nothingLeft() {
 	}
 }
 
-// apart are two kernels of a session on two hosts, the first on wide-a.
+// apart are two kernels of a session on two hosts, the first on the one whose name ends with -a.
 func (l *lan) apart(session string, names []string) (from, to string) {
 	l.t.Helper()
 	for _, name := range names {
-		if h, _ := l.kernel(session, name); h.name == "wide-a" {
+		if h, _ := l.kernel(session, name); strings.HasSuffix(h.name, "-a") {
 			from = name
 		} else {
 			to = name

@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func needEngine(t *testing.T) {
+func needEngine(t testing.TB) {
 	t.Helper()
 	if os.Getenv("BERTH_TEST_ENGINE") == "" {
 		t.Skip("needs a container engine: set BERTH_TEST_ENGINE=1 or run make e2e")
@@ -58,14 +58,14 @@ func needEngine(t *testing.T) {
 
 // platform is one cluster on this machine, started through the binary.
 type platform struct {
-	t    *testing.T
+	t    testing.TB
 	dir  string   // state directory
 	more []string // of the environment of every command
 }
 
 // up starts an all-in-one cluster on an empty state directory and ends it, with its
 // sessions, when the test ends. more is added to the environment of every command.
-func up(t *testing.T, more ...string) *platform {
+func up(t testing.TB, more ...string) *platform {
 	t.Helper()
 	needEngine(t)
 	dir, err := os.MkdirTemp("", "berth-e2e-") // short: unix sockets live below it
@@ -139,7 +139,7 @@ func (p *platform) env() []string {
 }
 
 // readEnv reads lines NAME=value as a shell would.
-func readEnv(t *testing.T, file string) []string {
+func readEnv(t testing.TB, file string) []string {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -253,14 +253,14 @@ func (p *platform) clean(flags ...string) {
 }
 
 // containers lists the engine's containers of this cluster, exited ones too.
-func containers(t *testing.T, filter string) []string {
+func containers(t testing.TB, filter string) []string {
 	t.Helper()
 	out, err := docker("ps", "-aq", "--no-trunc", "--filter", filter)
 	require.NoError(t, err)
 	return strings.Fields(out)
 }
 
-func freePort(t *testing.T) string {
+func freePort(t testing.TB) string {
 	t.Helper()
 	out, err := exec.Command("python3", "-c", "import socket; s=socket.socket(); s.bind(('127.0.0.1',0)); print(s.getsockname()[1])").Output()
 	require.NoError(t, err)

@@ -152,7 +152,7 @@ func TestExternalServices(t *testing.T) {
 }
 
 // process starts a server that ends with the test; its output is shown when the test fails.
-func process(t *testing.T, dir, name string, argv ...string) *exec.Cmd {
+func process(t testing.TB, dir, name string, argv ...string) *exec.Cmd {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func process(t *testing.T, dir, name string, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-func listening(t *testing.T, port string) {
+func listening(t testing.TB, port string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		c, err := net.Dial("tcp", "127.0.0.1:"+port)

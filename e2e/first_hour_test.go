@@ -187,7 +187,7 @@ func TestWorkIsUse(t *testing.T) {
 
 // background is a command of ours that runs beside the test.
 type background struct {
-	t              *testing.T
+	t              testing.TB
 	cmd            *exec.Cmd
 	stdout, stderr lockedBuffer
 	ended          chan struct{}

@@ -12,12 +12,12 @@ import (
 
 // console sends requests as the web console does, signed with the administrator's keypair.
 type console struct {
-	t             *testing.T
+	t             testing.TB
 	endpoint      string
 	access, token string
 }
 
-func newConsole(t *testing.T, env []string) *console {
+func newConsole(t testing.TB, env []string) *console {
 	c := &console{t: t}
 	for _, line := range env {
 		switch name, value, _ := strings.Cut(line, "="); name {

@@ -41,16 +41,18 @@ func main() {
 // ownEngine is a container engine that scripts/engine.sh starts beside the one of this machine, with nothing in common but the kernel: its
 // files are in a directory of its own and it sees no network.
 type ownEngine struct {
-	t   *testing.T
+	t   testing.TB
 	dir string
 	env []string
 	// inside is put before what runs in the engine's network.
 	inside []string
+	// flags are those of the engine.
+	flags string
 }
 
 // newOwnEngine prepares an engine. inside is the command that its processes are started by, such as one that enters a network namespace;
 // without one the engine sees no network.
-func newOwnEngine(t *testing.T, inside ...string) *ownEngine {
+func newOwnEngine(t testing.TB, inside ...string) *ownEngine {
 	t.Helper()
 	needEngine(t)
 	if os.Geteuid() != 0 {
@@ -69,9 +71,9 @@ func newOwnEngine(t *testing.T, inside ...string) *ownEngine {
 		inside, driver = []string{"unshare", "--net"}, "vfs"
 	}
 	e := &ownEngine{t: t, dir: dir, inside: inside}
-	flags := "--data-root " + dir + "/data --exec-root " + dir + "/exec --bridge=none --iptables=false --ip6tables=false " +
+	e.flags = "--data-root " + dir + "/data --exec-root " + dir + "/exec --bridge=none --iptables=false --ip6tables=false " +
 		"--storage-driver=" + driver
-	e.env = append(os.Environ(), "DOCKER_HOST=unix://"+dir+"/sock", "BERTH_ENGINE_DIR="+dir+"/state", "BERTH_ENGINE_FLAGS="+flags)
+	e.env = append(os.Environ(), "DOCKER_HOST=unix://"+dir+"/sock", "BERTH_ENGINE_DIR="+dir+"/state", "BERTH_ENGINE_FLAGS="+e.flags)
 	t.Cleanup(func() {
 		_, _ = e.command(nil, "docker", "rm", "-f", "counter")
 		_, _ = e.script("stop")

@@ -21,7 +21,7 @@ import (
 
 // official is the official Backend.AI command line, talking to one cluster.
 type official struct {
-	t    *testing.T
+	t    testing.TB
 	venv string
 	env  []string
 	dir  string // where it runs; holds the files it uploads

@@ -28,7 +28,7 @@ var generations = []generation{{"23.9.10", officialVenv}, {"26.4.10", newestVenv
 
 // driven is one user with one client.
 type driven struct {
-	t     *testing.T
+	t     testing.TB
 	name  string
 	stdin io.WriteCloser
 	out   *os.File

@@ -21,7 +21,7 @@ type relay struct {
 }
 
 // newRelay passes connections to listener on to a target; it ends with the test.
-func newRelay(t *testing.T, listener net.Listener, network, target string) *relay {
+func newRelay(t testing.TB, listener net.Listener, network, target string) *relay {
 	t.Helper()
 	r := &relay{listener: listener, network: network, target: target, conns: map[net.Conn]struct{}{}}
 	r.group.Go(r.accept)
@@ -35,7 +35,7 @@ func newRelay(t *testing.T, listener net.Listener, network, target string) *rela
 }
 
 // tcpRelay listens on a port of its own.
-func tcpRelay(t *testing.T, target string) *relay {
+func tcpRelay(t testing.TB, target string) *relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -138,7 +138,7 @@ func (c *countedBody) Read(p []byte) (int, error) {
 
 // replica is one node of the proxy "nas".
 type replica struct {
-	t                *testing.T
+	t                testing.TB
 	name, dir        string
 	manager, clients string // addresses
 	cmd              *exec.Cmd

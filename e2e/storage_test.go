@@ -37,7 +37,7 @@ const (
 
 // storageNode is a storage proxy of its own that is killed and started again.
 type storageNode struct {
-	t                *testing.T
+	t                testing.TB
 	dir, config      string
 	manager, clients string // addresses
 	volume           string
@@ -378,7 +378,7 @@ func objects(t *testing.T, count int) store {
 	return s
 }
 
-func glob(t *testing.T, pattern string) []string {
+func glob(t testing.TB, pattern string) []string {
 	t.Helper()
 	found, err := filepath.Glob(pattern)
 	require.NoError(t, err)

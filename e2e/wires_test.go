@@ -46,7 +46,7 @@ func layWires(t *testing.T, names ...string) wires {
 // namespace is a network namespace with a pair of interfaces for each wire. What is cut is dropped by a packet filter inside: neither
 // side learns of it, as with a network that has failed.
 type namespace struct {
-	t      *testing.T
+	t      testing.TB
 	id     string
 	number map[string]int
 }
@@ -139,7 +139,7 @@ func (n *namespace) join(wire string) {
 
 // relays pass connections on over addresses of the host. They cut the same connections, but each side keeps its connection to the relay.
 type relays struct {
-	t  *testing.T
+	t  testing.TB
 	of map[string][]*relay
 }
 
@@ -210,7 +210,7 @@ socketserver.ThreadingTCPServer(("0.0.0.0", %s), Echo).serve_forever()
 
 // echo is a connection to a server that repeats every line.
 type echo struct {
-	t    *testing.T
+	t    testing.TB
 	conn net.Conn
 	said int
 }

@@ -11,4 +11,5 @@ if command -v "${CC:-gcc}" >/dev/null; then
   make --no-print-directory nvml
   export BERTH_NVML=$PWD/bin/berth-nvml
 fi
-BERTH_BENCH=1 exec go test -run '^$' -bench "${1:-.}" -benchtime 1x -count 1 -timeout 40m ./bench/...
+BERTH_BENCH=1 BERTH_TEST_ENGINE=1 BERTH_BIN=$PWD/bin/berth exec go test -run '^$' -bench "${1:-.}" -benchtime 1x -count 1 -timeout 40m -p 1 \
+  ./bench/... ./e2e
