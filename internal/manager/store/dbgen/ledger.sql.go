@@ -79,7 +79,7 @@ func (q *Queries) KernelsToMove(ctx context.Context, sessions []string) ([]Kerne
 const lockSessions = `-- name: LockSessions :many
 
 SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, rerun_on_agent_loss, retries, retried, started_at, failed_agents, cluster_size, domain_name
-FROM sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+FROM sessions WHERE id = ANY((SELECT $1::uuid[])::uuid[]) ORDER BY id FOR NO KEY UPDATE
 `
 
 type LockSessionsRow struct {
@@ -103,6 +103,10 @@ type LockSessionsRow struct {
 }
 
 // The moves of a whole transaction in one statement; see ledger_write.go.
+//
+// Where an array of a statement stands in a SELECT of its own, PostgreSQL cannot count it when it plans. It would plan the statement for each
+// array again, because one that it can count seems cheaper than one that it cannot; so it keeps one plan for a connection. Planning took
+// longer than all the rest of these statements.
 // NO KEY: whoever inserts a row that refers to a session need not wait.
 func (q *Queries) LockSessions(ctx context.Context, ids []string) ([]LockSessionsRow, error) {
 	rows, err := q.db.Query(ctx, lockSessions, ids)
@@ -144,7 +148,7 @@ func (q *Queries) LockSessions(ctx context.Context, ids []string) ([]LockSession
 
 const writeMoves = `-- name: WriteMoves :one
 WITH km AS (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS generation, unnest($3::text[]) AS from_status,
+    SELECT unnest((SELECT $1::uuid[])) AS id, unnest($2::bigint[]) AS generation, unnest($3::text[]) AS from_status,
         unnest($4::text[]) AS to_status, unnest($5::text[]) AS reason, unnest($6::text[]) AS before_lost,
         unnest($7::bigint[]) AS deadline_ms, unnest($8::boolean[]) AS stops, unnest($9::text[]) AS stop_reason,
         unnest($10::boolean[]) AS force, unnest($11::boolean[]) AS final, unnest($12::boolean[]) AS placed,
@@ -176,7 +180,7 @@ WITH km AS (
     FROM km m WHERE k.id = m.id AND k.status = m.from_status AND k.generation = m.generation
     RETURNING k.id
 ), sm AS (
-    SELECT unnest($25::uuid[]) AS id, unnest($26::text[]) AS from_status, unnest($27::text[]) AS to_status, unnest($28::boolean[]) AS moved,
+    SELECT unnest((SELECT $25::uuid[])) AS id, unnest($26::text[]) AS from_status, unnest($27::text[]) AS to_status, unnest($28::boolean[]) AS moved,
         unnest($29::text[]) AS reason, unnest($30::boolean[]) AS final, unnest($31::boolean[]) AS placed,
         unnest($32::boolean[]) AS waits, unnest($33::boolean[]) AS runs, unnest($34::text[]) AS result, unnest($35::text[]) AS data
 ), s AS (
@@ -191,7 +195,7 @@ WITH km AS (
     FROM sm m WHERE s.id = m.id AND s.status = m.from_status AND (m.result = '' OR s.result = 'UNDEFINED')
     RETURNING s.id, s.callback_url
 ), cm AS (
-    SELECT unnest($36::uuid[]) AS id, unnest($37::text[]) AS event
+    SELECT unnest((SELECT $36::uuid[])) AS id, unnest($37::text[]) AS event
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', m.event, 'session_id', s.id,
@@ -201,7 +205,7 @@ WITH km AS (
     INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code, domain_name)
     SELECT v.session_id, v.kernel_id, v.event, v.from_status, v.to_status, v.reason, v.detail, v.exit_code,
         CASE WHEN v.event = '' THEN '' ELSE coalesce((SELECT o.domain_name FROM sessions o WHERE o.id = v.session_id), '') END
-    FROM (SELECT unnest($38::uuid[]) AS session_id, nullif(unnest($39::text[]), '')::uuid AS kernel_id, unnest($40::text[]) AS event,
+    FROM (SELECT unnest((SELECT $38::uuid[])) AS session_id, nullif(unnest($39::text[]), '')::uuid AS kernel_id, unnest($40::text[]) AS event,
         unnest($41::text[]) AS from_status, unnest($42::text[]) AS to_status, unnest($43::text[]) AS reason, unnest($44::text[]) AS detail,
         nullif(unnest($45::integer[]), -2147483648) AS exit_code) v
 )

@@ -167,7 +167,7 @@ FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.u
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
 LEFT JOIN images i ON i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END
 LEFT JOIN session_roles o ON o.session_id = k.session_id AND o.role = k.cluster_role
-WHERE k.id = ANY($1::uuid[])
+WHERE k.id = ANY((SELECT $1::uuid[])::uuid[])
 `
 
 type KernelSpecsRow struct {
@@ -221,6 +221,7 @@ type KernelSpecsRow struct {
 	RoleEnviron         dbtype.Strings
 }
 
+// Planned once for a connection, see ledger.sql.
 func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsRow, error) {
 	rows, err := q.db.Query(ctx, kernelSpecs, ids)
 	if err != nil {
@@ -294,7 +295,7 @@ const kernelsByID = `-- name: KernelsByID :many
 SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.status_info, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
        (k.started_at IS NOT NULL)::boolean AS has_started,
        EXISTS (SELECT 1 FROM kernel_removals r WHERE r.kernel_id = k.id)::boolean AS has_removals
-FROM kernels k WHERE k.id = ANY($1::uuid[])
+FROM kernels k WHERE k.id = ANY((SELECT $1::uuid[])::uuid[])
 `
 
 type KernelsByIDRow struct {
@@ -459,7 +460,8 @@ func (q *Queries) OverdueKernels(ctx context.Context, maxRows int32) ([]string, 
 }
 
 const removalsOfAgents = `-- name: RemovalsOfAgents :many
-SELECT agent_id, kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = ANY($1::text[]) ORDER BY kernel_id, generation DESC
+SELECT agent_id, kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = ANY((SELECT $1::text[])::text[])
+ORDER BY kernel_id, generation DESC
 `
 
 type RemovalsOfAgentsRow struct {

@@ -1,9 +1,13 @@
 -- The moves of a whole transaction in one statement; see ledger_write.go.
+--
+-- Where an array of a statement stands in a SELECT of its own, PostgreSQL cannot count it when it plans. It would plan the statement for each
+-- array again, because one that it can count seems cheaper than one that it cannot; so it keeps one plan for a connection. Planning took
+-- longer than all the rest of these statements.
 
 -- name: LockSessions :many
 -- NO KEY: whoever inserts a row that refers to a session need not wait.
 SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, rerun_on_agent_loss, retries, retried, started_at, failed_agents, cluster_size, domain_name
-FROM sessions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE;
+FROM sessions WHERE id = ANY((SELECT @ids::uuid[])::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: KernelsToMove :many
 SELECT id, session_id, local_rank, cluster_hostname, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
@@ -15,7 +19,7 @@ FROM kernels WHERE session_id = ANY(@sessions::uuid[]) ORDER BY session_id, loca
 -- many it meant. Events and callbacks come in the order of their arrays. In the arrays '' stands for an absent
 -- text, 0 for an absent time and -2147483648 for an absent number.
 WITH km AS (
-    SELECT unnest(@k_ids::uuid[]) AS id, unnest(@k_generations::bigint[]) AS generation, unnest(@k_from::text[]) AS from_status,
+    SELECT unnest((SELECT @k_ids::uuid[])) AS id, unnest(@k_generations::bigint[]) AS generation, unnest(@k_from::text[]) AS from_status,
         unnest(@k_to::text[]) AS to_status, unnest(@k_reasons::text[]) AS reason, unnest(@k_before_lost::text[]) AS before_lost,
         unnest(@k_deadline_ms::bigint[]) AS deadline_ms, unnest(@k_stops::boolean[]) AS stops, unnest(@k_stop_reasons::text[]) AS stop_reason,
         unnest(@k_force::boolean[]) AS force, unnest(@k_final::boolean[]) AS final, unnest(@k_placed::boolean[]) AS placed,
@@ -47,7 +51,7 @@ WITH km AS (
     FROM km m WHERE k.id = m.id AND k.status = m.from_status AND k.generation = m.generation
     RETURNING k.id
 ), sm AS (
-    SELECT unnest(@s_ids::uuid[]) AS id, unnest(@s_from::text[]) AS from_status, unnest(@s_to::text[]) AS to_status, unnest(@s_moved::boolean[]) AS moved,
+    SELECT unnest((SELECT @s_ids::uuid[])) AS id, unnest(@s_from::text[]) AS from_status, unnest(@s_to::text[]) AS to_status, unnest(@s_moved::boolean[]) AS moved,
         unnest(@s_reasons::text[]) AS reason, unnest(@s_final::boolean[]) AS final, unnest(@s_placed::boolean[]) AS placed,
         unnest(@s_waits::boolean[]) AS waits, unnest(@s_runs::boolean[]) AS runs, unnest(@s_results::text[]) AS result, unnest(@s_data::text[]) AS data
 ), s AS (
@@ -62,7 +66,7 @@ WITH km AS (
     FROM sm m WHERE s.id = m.id AND s.status = m.from_status AND (m.result = '' OR s.result = 'UNDEFINED')
     RETURNING s.id, s.callback_url
 ), cm AS (
-    SELECT unnest(@c_sessions::uuid[]) AS id, unnest(@c_events::text[]) AS event
+    SELECT unnest((SELECT @c_sessions::uuid[])) AS id, unnest(@c_events::text[]) AS event
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', m.event, 'session_id', s.id,
@@ -72,7 +76,7 @@ WITH km AS (
     INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code, domain_name)
     SELECT v.session_id, v.kernel_id, v.event, v.from_status, v.to_status, v.reason, v.detail, v.exit_code,
         CASE WHEN v.event = '' THEN '' ELSE coalesce((SELECT o.domain_name FROM sessions o WHERE o.id = v.session_id), '') END
-    FROM (SELECT unnest(@e_sessions::uuid[]) AS session_id, nullif(unnest(@e_kernels::text[]), '')::uuid AS kernel_id, unnest(@e_events::text[]) AS event,
+    FROM (SELECT unnest((SELECT @e_sessions::uuid[])) AS session_id, nullif(unnest(@e_kernels::text[]), '')::uuid AS kernel_id, unnest(@e_events::text[]) AS event,
         unnest(@e_from::text[]) AS from_status, unnest(@e_to::text[]) AS to_status, unnest(@e_reasons::text[]) AS reason, unnest(@e_details::text[]) AS detail,
         nullif(unnest(@e_exit_codes::integer[]), -2147483648) AS exit_code) v
 )

@@ -72,7 +72,7 @@ SELECT id, session_id, generation, status, absences FROM kernels WHERE agent_id 
 SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.status_info, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
        (k.started_at IS NOT NULL)::boolean AS has_started,
        EXISTS (SELECT 1 FROM kernel_removals r WHERE r.kernel_id = k.id)::boolean AS has_removals
-FROM kernels k WHERE k.id = ANY(@ids::uuid[]);
+FROM kernels k WHERE k.id = ANY((SELECT @ids::uuid[])::uuid[]);
 
 -- name: NoteWait :exec
 -- What a kernel on its way waits for, or what its owner should know of one that runs, in its agent's words, until it or its
@@ -118,6 +118,7 @@ LEFT JOIN session_networks n ON n.session_id = s.id
 WHERE k.agent_id = ANY(@agents::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id;
 
 -- name: KernelSpecs :many
+-- Planned once for a connection, see ledger.sql.
 SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, k.status, k.requested_slots, k.allocation,
        k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.preopen_ports,
        s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
@@ -131,10 +132,11 @@ FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.u
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
 LEFT JOIN images i ON i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END
 LEFT JOIN session_roles o ON o.session_id = k.session_id AND o.role = k.cluster_role
-WHERE k.id = ANY(@ids::uuid[]);
+WHERE k.id = ANY((SELECT @ids::uuid[])::uuid[]);
 
 -- name: RemovalsOfAgents :many
-SELECT agent_id, kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = ANY(@agents::text[]) ORDER BY kernel_id, generation DESC;
+SELECT agent_id, kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = ANY((SELECT @agents::text[])::text[])
+ORDER BY kernel_id, generation DESC;
 
 -- name: ReviveAgents :many
 -- Connected agents renew their lease, those that had lost it are alive again and returned.
