@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -24,6 +23,7 @@ import (
 	"golang.org/x/crypto/acme"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/durable"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -203,8 +203,5 @@ func makeSelf(certFile, keyFile string, names []string, now time.Time) error {
 }
 
 func writeFile(path, kind string, der []byte) error {
-	if err := os.WriteFile(path+".new", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return durable.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/durable"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/proxy"
 )
@@ -151,11 +152,7 @@ func (m *Member) write(name, kind string, der []byte) error {
 	if kind != "" {
 		b = pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 	}
-	path := filepath.Join(m.o.Dir, name)
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return durable.WriteFile(filepath.Join(m.o.Dir, name), b, 0o600)
 }
 
 // Joined reports whether there is a certificate that is valid now.

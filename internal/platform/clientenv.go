@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"berth.dev/berth/api/pin"
+	"berth.dev/berth/internal/durable"
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
@@ -47,7 +47,7 @@ func writeClientEnv(path, endpoint, fingerprint string, admin tenancy.Credential
 		}
 		fmt.Fprintf(&b, "%s=%s\n", kv[0], value)
 	}
-	if err := writeFile(path, []byte(b.String()), 0o600); err != nil {
+	if err := durable.WriteFile(path, []byte(b.String()), 0o600); err != nil {
 		return "", fmt.Errorf("write %s: %w", path, err)
 	}
 	return password, nil
@@ -69,19 +69,4 @@ func ReadEnvFile(path string) (map[string]string, error) {
 		}
 	}
 	return out, nil
-}
-
-// writeFile replaces a file at once, so that readers see the old or the new content, whole.
-func writeFile(path string, text []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone already after the rename
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

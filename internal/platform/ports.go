@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"berth.dev/berth/internal/durable"
 )
 
 // How the ports of a cluster are chosen: free ones that stay the same over restarts, or the well-known ones.
@@ -57,7 +59,7 @@ func (d StateDir) rememberPorts(p ports) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(d.Path("ports.json"), append(text, '\n'), 0o644)
+	return durable.WriteFile(d.Path("ports.json"), append(text, '\n'), 0o644)
 }
 
 // choosePorts decides where the API, the agent port and the storage proxy listen. An address that the operator

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/durable"
 	"berth.dev/berth/internal/storage"
 )
 
@@ -77,7 +78,7 @@ func makeSecret(path string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return writeFile(path, []byte(rand.Text()+rand.Text()+"\n"), 0o600)
+	return durable.WriteFile(path, []byte(rand.Text()+rand.Text()+"\n"), 0o600)
 }
 
 // makeVolume makes the directory that stands for a volume: its path is open to all, its folders are not.

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth.dev/berth/internal/durable"
 	"berth.dev/berth/internal/runner/cell"
 	"berth.dev/berth/internal/runner/proc"
 	"berth.dev/berth/internal/runner/recipe"
@@ -232,7 +233,7 @@ func markStarted(marker, result string) error {
 			return fmt.Errorf("make %s durable: %w", name, err)
 		}
 	}
-	return syncDir(filepath.Dir(marker))
+	return durable.SyncDir(filepath.Dir(marker))
 }
 
 // writeResult makes the file appear whole and durable. It uses the room that markStarted has set aside.
@@ -262,20 +263,7 @@ func writeResult(file string, res run.BatchResult) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	return syncDir(filepath.Dir(file))
-}
-
-// syncDir makes the names in a directory durable, where its file system can.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
-		return err
-	}
-	return nil
+	return durable.SyncDir(filepath.Dir(file))
 }
 
 func readResult(file string) (run.BatchResult, error) {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth.dev/berth/internal/durable"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -136,25 +137,8 @@ func (m *memory) remember(name, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(m.file, append(text, '\n')); err != nil {
+	if err := durable.WriteFile(m.file, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("remember volume %s: %w", name, err)
 	}
 	return nil
-}
-
-// replaceFile replaces a file by a durable one: an empty file after a power cut would keep the proxy from starting.
-func replaceFile(path string, text []byte) error {
-	temp := path + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp, path)
 }

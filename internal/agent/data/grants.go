@@ -16,6 +16,7 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/durable"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/proxy"
 )
@@ -105,10 +106,7 @@ func (g *Grants) Set(keys [][]byte, ended []string, revoked []proxy.Revocation) 
 	if err != nil {
 		return fmt.Errorf("keep the keys of grants: %w", err)
 	}
-	if err := os.WriteFile(g.path+".new", raw, 0o600); err != nil {
-		return fmt.Errorf("keep the keys of grants: %w", err)
-	}
-	if err := os.Rename(g.path+".new", g.path); err != nil {
+	if err := durable.WriteFile(g.path, raw, 0o600); err != nil {
 		return fmt.Errorf("keep the keys of grants: %w", err)
 	}
 	return nil

@@ -82,29 +82,6 @@ func (a *Frame) CacheDir(elem ...string) (string, error) {
 	return dir, nil
 }
 
-// WriteFile replaces a private file as a whole: readers see the old or the new one.
-func WriteFile(path string, content []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // after the rename there is nothing of that name
-	_, err = f.Write(content)
-	if e := f.Chmod(mode); err == nil {
-		err = e
-	}
-	if e := f.Sync(); err == nil {
-		err = e
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
-}
-
 // SelfFlags are the flags that make another berth find the same cluster from any directory.
 func (a *Frame) SelfFlags() []string {
 	var flags []string

@@ -18,6 +18,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cli/frame"
+	"berth.dev/berth/internal/durable"
 )
 
 const (
@@ -75,7 +76,7 @@ func (o *configOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clie
 		return err
 	}
 	path := filepath.Join(dir, configFile)
-	if err := frame.WriteFile(path, text, 0o600); err != nil {
+	if err := durable.WriteFile(path, text, 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	if cache, err := o.CacheDir("ssh"); err == nil {
@@ -206,7 +207,7 @@ func (o *configOptions) offerInclude(cmd *cobra.Command, dir string) error {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
-	if err := frame.WriteFile(path, append([]byte(includeLine+"\n\n"), old...), mode); err != nil {
+	if err := durable.WriteFile(path, append([]byte(includeLine+"\n\n"), old...), mode); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	frame.Say(cmd, "%s includes it", path)
@@ -269,7 +270,7 @@ func (a *verbs) configured(ctx context.Context, cmd *cobra.Command, c *api.Clien
 	if _, err := entries[i].ensureKey(ctx, c, time.Time{}); err != nil {
 		return err
 	}
-	if err := frame.WriteFile(filepath.Join(dir, configFile), render(c.Config(), entries), 0o600); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, configFile), render(c.Config(), entries), 0o600); err != nil {
 		return err
 	}
 	return o.offerInclude(cmd, dir)

@@ -16,6 +16,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cli/frame"
+	"berth.dev/berth/internal/durable"
 )
 
 const (
@@ -126,7 +127,7 @@ func (e entry) ensureKey(ctx context.Context, c *api.Client, after time.Time) (c
 	if err != nil {
 		return false, fmt.Errorf("fetch the key of the session: %w", err)
 	}
-	return false, frame.WriteFile(path, text, 0o600)
+	return false, durable.WriteFile(path, text, 0o600)
 }
 
 // forgetOld removes what is kept of sessions that are not among these and were not used for a month. It may be what is left of
