@@ -43,6 +43,7 @@ func (l *line) lives() {
 
 // TestAppsSurviveKills kills the manager, the agent and the app proxy, each a process of its own, while connections are open.
 func TestAppsSurviveKills(t *testing.T) {
+	t.Parallel()
 	needEngine(t)
 	listen := freePort(t)
 	first := 22000 + os.Getpid()%8000 // not among those that programs get for connections of their own

@@ -55,6 +55,7 @@ func (h *thief) joins(manager, token, name string) error {
 // TestAttackJoin attacks the way into the cluster, as a stranger who stole join tokens and from a compromised agent host. Two managers
 // serve the cluster, and what one refuses the other refuses too.
 func TestAttackJoin(t *testing.T) {
+	t.Parallel()
 	a := newApart(t, "i-join", "", "")
 	dir := filepath.Dir(a.config)
 	managers := []string{a.hub, secondManager(a)}

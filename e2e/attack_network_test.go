@@ -407,6 +407,7 @@ func egressPolicies(t *testing.T, p *platform, mallory tenantIn, web, public, pr
 
 // TestAttackNetworkCondition: an agent that cannot make the network of sessions takes none and says so; sessions wait for it.
 func TestAttackNetworkCondition(t *testing.T) {
+	t.Parallel()
 	p := up(t)
 	needTools(t, "ip")
 	f := p.fence()

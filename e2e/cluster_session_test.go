@@ -196,6 +196,7 @@ func (l *lan) serveAt(session, name, port, word string) {
 // TestSessionsOverTwoAgents: the kernels of one session lie on two hosts, find each other by name, and are reached by nobody else; their
 // connections live on while an agent is killed, and nothing is left when they have ended.
 func TestSessionsOverTwoAgents(t *testing.T) {
+	t.Parallel()
 	l := layLan(t, "wide-a", "wide-b")
 	l.cordonOthers()
 	l.must("policy", "set", "default", "--max-containers", "8")

@@ -27,6 +27,7 @@ devices:
 
 // TestDevicesOfAnyVendor: a session has what the specification of its device gives, the next one waits for it.
 func TestDevicesOfAnyVendor(t *testing.T) {
+	t.Parallel()
 	needEngine(t)
 	dir := t.TempDir()
 	lib, specs, class := filepath.Join(dir, "lib"), filepath.Join(dir, "cdi"), filepath.Join(dir, "npu.toml")

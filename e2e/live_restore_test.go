@@ -158,6 +158,7 @@ func (e *ownEngine) image(name, source string) {
 // TestContainersOutliveTheEngine: the engine that scripts/engine.sh starts lets containers run on when it is killed and when it is stopped,
 // and takes them over again.
 func TestContainersOutliveTheEngine(t *testing.T) {
+	t.Parallel()
 	e := newOwnEngine(t)
 	e.ensure()
 	require.Equal(t, "true", e.must("docker", "info", "--format", "{{.LiveRestoreEnabled}}"))

@@ -12,11 +12,9 @@ import (
 // TestObjectStore copies a bucket into a folder, and the folder to another place of the bucket and back. Nobody may name
 // an address of this host unless its operator says so.
 func TestObjectStore(t *testing.T) {
+	t.Parallel()
 	s := objects(t, 12)
-	p := up(t)
-	t.Setenv("AWS_ACCESS_KEY_ID", "test")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "hush-hush-secret")
-	t.Setenv("AWS_ENDPOINT_URL", s.url)
+	p := up(t, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=hush-hush-secret", "AWS_ENDPOINT_URL="+s.url)
 	p.must("folder", "create", "data")
 
 	refused := p.run("", "folder", "import", "s3://bucket/in/", "data:in")
@@ -24,8 +22,7 @@ func TestObjectStore(t *testing.T) {
 	require.Contains(t, refused.stderr, "next:")
 
 	p.must("down")
-	t.Setenv("BERTH_STORAGE__OBJECT_STORES__ALLOW_PRIVATE", "true")
-	t.Setenv("BERTH_STORAGE__OBJECT_STORES__ALLOW_HTTP", "true")
+	p.more = append(p.more, "BERTH_STORAGE__OBJECT_STORES__ALLOW_PRIVATE=true", "BERTH_STORAGE__OBJECT_STORES__ALLOW_HTTP=true")
 	p.start()
 	p.must("folder", "import", "s3://bucket/in/", "data:in")
 	same := func(dir string) {
