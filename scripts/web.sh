@@ -3,7 +3,7 @@
 # time.
 #
 #   scripts/web.sh          build
-#   scripts/web.sh check    types and component tests
+#   scripts/web.sh check    types and component tests, unless the same files have passed before
 #   scripts/web.sh modules  install the modules that web/package-lock.json pins
 #
 # Modules lie in a cache outside of the tree, by the content of the lock file: some of them hold files of Go, which are not ours.
@@ -39,21 +39,25 @@ modules() {
   if [ -L node_modules ] || [ ! -e node_modules ]; then ln -sfn "$dir/node_modules" node_modules; fi
 }
 
-# What the files of the console follow from.
-sources() {
-  find . ../scripts/web.sh \( -name node_modules -o -name dist -o -name shots \) -prune -o -type f ! -name '*.go' ! -name '*.test.ts*' -print0 |
+# What the files of the console follow from, without what find leaves out.
+sources() { # FIND-CONDITION...
+  find . ../scripts/web.sh \( -name node_modules -o -name dist -o -name shots \) -prune -o -type f ! -name '*.go' "$@" -print0 |
     LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-32
 }
 
 case ${1:-build} in
 modules) modules ;;
 check)
+  now=$(sources) checked=../.cache/console-checked
+  if [ "$(cat $checked 2>/dev/null)" = "$now" ]; then exit 0; fi
   modules
   node node_modules/typescript/bin/tsc -p tsconfig.json
   node node_modules/vitest/vitest.mjs run
+  mkdir -p ../.cache
+  echo "$now" >$checked
   ;;
 build)
-  now=$(sources)
+  now=$(sources ! -name '*.test.ts*')
   if [ "$(cat dist/.sources 2>/dev/null)" = "$now" ]; then exit 0; fi
   modules
   say "building (usually 15 s)"
