@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"berth.dev/berth/api"
 )
@@ -49,7 +49,7 @@ func BenchmarkSessionsOverTwoAgents(b *testing.B) {
 			l.must("session", "rm", name)
 			l.nothingLeft()
 			began = time.Now()
-			startByHand(engines[:kernels])
+			startByHand(b, engines[:kernels])
 			if round > 0 {
 				peers[kernels] = append(peers[kernels], time.Since(began).Seconds())
 			}
@@ -85,12 +85,19 @@ func BenchmarkSessionsOverTwoAgents(b *testing.B) {
 }
 
 // startByHand starts and ends a container on each engine, all at once.
-func startByHand(on []*ownEngine) {
-	var all sync.WaitGroup
+func startByHand(b *testing.B, on []*ownEngine) {
+	b.Helper()
+	var all errgroup.Group
 	for _, e := range on {
-		all.Go(func() { e.must("docker", "run", "--rm", "--network", "none", "--entrypoint", "true", "berth/base:12") })
+		all.Go(func() error {
+			out, err := e.command(nil, "docker", "run", "--rm", "--network", "none", "--entrypoint", "true", "berth/base:12")
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
 	}
-	all.Wait()
+	require.NoError(b, all.Wait())
 }
 
 func middle(of []float64) float64 { return slices.Sorted(slices.Values(of))[len(of)/2] }

@@ -91,8 +91,8 @@ export const administer = {
     '이 사용자에게는 {name} 정책이 적용되지 않아 저장해도 바뀌지 않습니다.',
   ],
   'preview.nowhere': [
-    'This user is in no project, and so can start nothing.',
-    '이 사용자는 속한 프로젝트가 없어 아무것도 시작할 수 없습니다.',
+    'This user is in no project. Limits are those of a user in a project.',
+    '이 사용자는 속한 프로젝트가 없습니다. 한도는 프로젝트 안에서 정해집니다.',
   ],
   'level.keypair': ['Keypair', '키페어'],
   'level.user': ['User', '사용자'],
