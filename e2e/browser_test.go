@@ -167,8 +167,8 @@ func TestBrowserDriver(t *testing.T) {
 	require.NotEmpty(t, p.attempt("click", map[string]any{"selector": "#missing", "timeout": 100}, nil))
 }
 
-// needBrowser is what scripts/browser.sh prints: the modules of playwright-core and the path of Chromium. It skips the test where there is
-// no browser.
+// needBrowser is what scripts/browser.sh prints: the modules of playwright-core and the path of Chromium, of one that changes of the host's
+// networks do not disturb. It skips the test where there is no browser.
 func needBrowser(t *testing.T) [2]string {
 	t.Helper()
 	tools, err := browserTools()
@@ -176,5 +176,5 @@ func needBrowser(t *testing.T) [2]string {
 		t.Skip("needs Chromium, Node.js 18 and playwright-core: run scripts/install-deps.sh test, see scripts/browser.sh")
 	}
 	require.NoError(t, err, "scripts/browser.sh")
-	return tools
+	return [2]string{tools[0], steadyBrowser(t, tools[1])}
 }

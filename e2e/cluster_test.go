@@ -8,11 +8,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +30,10 @@ const patience = 2 * time.Minute
 var binary string
 
 func TestMain(m *testing.M) {
+	if chromium := os.Getenv(browserVariable); chromium != "" {
+		fmt.Fprintln(os.Stderr, "e2e: become the browser:", becomeBrowser(chromium))
+		os.Exit(1)
+	}
 	code := func() int {
 		if os.Getenv("BERTH_TEST_ENGINE") == "" {
 			return m.Run() // every story skips itself and says so
@@ -44,6 +51,10 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		binary = abs
+		// Jobs in the background ignore interrupts, and the programs that they start would. Those of a signal that is caught do not.
+		if signal.Ignored(syscall.SIGINT) {
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
+		}
 		return m.Run()
 	}()
 	os.Exit(code)
@@ -260,11 +271,20 @@ func containers(t testing.TB, filter string) []string {
 	return strings.Fields(out)
 }
 
+// freePort is a port that nobody listens on and no other story was told, below those that the kernel gives to connections and to the
+// clusters of `berth up`.
 func freePort(t testing.TB) string {
 	t.Helper()
-	out, err := exec.Command("python3", "-c", "import socket; s=socket.socket(); s.bind(('127.0.0.1',0)); print(s.getsockname()[1])").Output()
-	require.NoError(t, err)
-	port, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	require.NoError(t, err)
-	return strconv.Itoa(port)
+	for range 1950 {
+		port := 8100 + (os.Getpid()*37+int(portsTold.Add(1)))%1950
+		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return strconv.Itoa(port)
+		}
+	}
+	require.Fail(t, "no port is free")
+	return ""
 }
+
+var portsTold atomic.Int64

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,8 +56,10 @@ func (p *platform) browse(chromium, script string, limit time.Duration) {
 	c.Env = append(p.environ(), "BERTH_WEB="+p.web(), "BERTH_ADMIN_EMAIL="+p.of("BERTH_ADMIN_EMAIL"),
 		"BERTH_ADMIN_PASSWORD="+p.of("BERTH_ADMIN_PASSWORD"), "CHROMIUM="+chromium, "BERTH_BIN="+binary,
 		"BERTH_STOP=kill -9 "+strconv.Itoa(p.pid()), "BERTH_START="+binary+" up --detach --ports auto")
-	out, err = c.CombinedOutput()
-	require.NoError(p.t, err, "%s: %s", script, out)
-	require.Contains(p.t, string(out), script+": well")
-	p.t.Logf("%s", out) // each step with the time that it took
+	var complaint strings.Builder
+	c.Stderr = &complaint
+	steps, err := c.Output() // with the time that each took
+	require.NoError(p.t, err, "%s%s", steps, complaint.String())
+	require.Contains(p.t, string(steps), script+": well")
+	p.t.Logf("%s", steps)
 }

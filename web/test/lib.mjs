@@ -87,6 +87,10 @@ export async function stage(called) {
     if (!err && s.findings.length) err = new Error(`axe found:\n${s.findings.join('\n')}`)
     if (err) {
       if (shots && s.page) await s.page.screenshot({ path: `${shots}/failed.png` }).catch(() => {})
+      const seen = await s.page
+        ?.evaluate(() => `${location.href}: ${document.body.innerText.replaceAll(/\s+/g, ' ')}`)
+        .catch(() => 'nothing')
+      console.error(`${called}: the page showed ${seen?.slice(0, 2000)}`)
       console.error(`${called}: step ${s.step} failed: ${err.message}\n${complaints.join('\n')}\n${s.findings.join('\n')}`)
       process.exitCode = 1
     } else console.log(`${called}: well`)
