@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +26,15 @@ type official struct {
 	venv string
 	env  []string
 	dir  string // where it runs; holds the files it uploads
+	// owner is the test that the client lives as long as; t may be a part of it.
+	owner testing.TB
+	load  *loaded
+}
+
+// loaded is a process that runs one command at a time.
+type loaded struct {
+	turn    sync.Mutex
+	process *driven // nil before the first command
 }
 
 // officialVenv makes the virtual environment once per run; BERTH_OFFICIAL_VENV names a ready one.
@@ -50,7 +60,7 @@ func newOfficial(t *testing.T, env []string) *official {
 func officialOf(t *testing.T, venv string, env []string) *official {
 	t.Helper()
 	home := t.TempDir()
-	return &official{t: t, venv: venv, dir: t.TempDir(), env: append([]string{
+	return &official{t: t, owner: t, venv: venv, dir: t.TempDir(), load: &loaded{}, env: append([]string{
 		"HOME=" + home, "PATH=" + filepath.Join(venv, "bin") + ":/usr/sbin:/usr/bin:/sbin:/bin",
 		"LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "TERM=dumb", "COLUMNS=200",
 	}, env...)}
@@ -64,8 +74,12 @@ func (o *official) command(ctx context.Context, stdin string, args ...string) (*
 	return cmd, &stdout, &stderr
 }
 
+// run runs a command in a fork of a process that loaded the client; in a process of its own when it starts others, or beside another command.
 func (o *official) run(stdin string, args ...string) result {
 	o.t.Helper()
+	if r, ok := o.fork(driverAsk{Args: args, Stdin: stdin, Dir: o.dir}); ok {
+		return r
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd, stdout, stderr := o.command(ctx, stdin, args...)
@@ -78,6 +92,42 @@ func (o *official) run(stdin string, args ...string) result {
 	watched.Wait()
 	require.NoError(o.t, ctx.Err(), "backend.ai %s did not end: %s%s", strings.Join(args, " "), stdout, stderr)
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// startOthers are the commands that run programs and wait for them.
+var startOthers = []string{"ssh", "scp", "app"}
+
+func (o *official) fork(q driverAsk) (r result, ok bool) {
+	o.t.Helper()
+	others := q.Python == "" && slices.Contains(startOthers, q.Args[0])
+	if others || inRoot(o.venv) || !o.load.turn.TryLock() {
+		return result{}, false
+	}
+	defer o.load.turn.Unlock()
+	if o.load.process == nil {
+		o.load.process = loadClient(o.owner, "backend.ai", o.venv, o.env)
+	}
+	process := *o.load.process
+	process.t = o.t
+	reply := process.ask(q)
+	return result{reply.Stdout, reply.Stderr, reply.Code}, true
+}
+
+// python runs a program that uses the client's library.
+func (o *official) python(program string, args ...string) string {
+	o.t.Helper()
+	r, ok := o.fork(driverAsk{Python: program, Args: args, Dir: o.dir})
+	if !ok {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, filepath.Join(o.venv, "bin", "python"), append([]string{"-W", "ignore", "-c", program}, args...)...)
+		cmd.Env, cmd.Dir = o.env, o.dir
+		out, err := cmd.CombinedOutput()
+		require.NoError(o.t, err, string(out))
+		return string(out)
+	}
+	require.Zero(o.t, r.code, r.stdout+r.stderr)
+	return r.stdout
 }
 
 // interruptAgain helps the client's ssh and scp to end. They interrupt a proxy of their own when their program has ended and
@@ -182,9 +232,7 @@ func (o *official) session(name string) (officialSession, bool) {
 // commitReady asks through the SDK whether no commit of the session is going on.
 func (o *official) commitReady(name string) bool {
 	o.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(o.venv, "bin", "python"), "-W", "ignore", "-c", `
+	return strings.TrimSpace(o.python(`
 import sys
 from ai.backend.client.request import Request
 from ai.backend.client.session import AsyncSession
@@ -193,11 +241,7 @@ async def main():
     async with AsyncSession():
         async with Request("GET", f"/session/{sys.argv[1]}/commit").fetch() as r:
             print((await r.json())["status"])
-asyncio.run(main())`, name)
-	cmd.Env, cmd.Dir = o.env, o.dir
-	out, err := cmd.CombinedOutput()
-	require.NoError(o.t, err, string(out))
-	return strings.TrimSpace(string(out)) == "ready"
+asyncio.run(main())`, name)) == "ready"
 }
 
 // TestOfficialClient walks on a cluster of its own, or on that of BERTH_E2E_CLIENT_ENV, the path of a client.env.
@@ -353,9 +397,7 @@ func walk(t *testing.T, o *official) {
 		o.must("admin", "keypair", "list")
 	})
 	t.Run("a wrong secret is a clear error", func(t *testing.T) {
-		bad := *o
-		bad.env = append(append([]string{}, o.env...), "BACKEND_SECRET_KEY=wrong")
-		r := bad.run("", "ps")
+		r := officialOf(t, o.venv, append(slices.Clone(o.env), "BACKEND_SECRET_KEY=wrong")).run("", "ps")
 		require.NotZero(t, r.code)
 		require.Contains(t, r.stdout+r.stderr, "signature")
 	})

@@ -40,8 +40,10 @@ type driverAsk struct {
 	Stdin string            `json:"stdin,omitempty"`
 	Files map[string]string `json:"files,omitempty"`
 	List  bool              `json:"list,omitempty"`
-	// Python is a program that uses the client's library.
+	// Python is a program that uses the client's library, with Args.
 	Python string `json:"python,omitempty"`
+	// Dir is where the command runs; "" means a new directory with Files.
+	Dir string `json:"dir,omitempty"`
 }
 
 type driverReply struct {
@@ -59,14 +61,20 @@ func drive(t *testing.T, g generation, name string, env []string) *driven {
 		t.Skipf("the newer official client cannot be made here (scripts/official-client-26.sh): %v", err)
 	}
 	require.NoError(t, err, "make the official client's environment")
+	return loadClient(t, name, venv, append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "TERM=dumb",
+		"COLUMNS=400", "PYTHONWARNINGS=ignore"}, env...))
+}
+
+// loadClient starts a client that has the whole environment env. Without HOME in it, it has a home of its own.
+func loadClient(t testing.TB, name, venv string, env []string) *driven {
+	t.Helper()
 	script, err := os.ReadFile("testdata/official/driver.py")
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(venv, "bin", "python"), "-c", string(script))
-	if root := filepath.Join(venv, "root"); isDirectory(root) {
-		cmd = exec.CommandContext(t.Context(), "chroot", root, "/opt/client/bin/python", "-c", string(script))
+	if inRoot(venv) {
+		cmd = exec.CommandContext(t.Context(), "chroot", filepath.Join(venv, "root"), "/opt/client/bin/python", "-c", string(script))
 	}
-	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "TERM=dumb",
-		"COLUMNS=400", "PYTHONWARNINGS=ignore"}, env...)
+	cmd.Env = env
 	out, theirs, err := os.Pipe()
 	require.NoError(t, err)
 	cmd.Stdout = theirs
@@ -87,6 +95,9 @@ func drive(t *testing.T, g generation, name string, env []string) *driven {
 	})
 	return d
 }
+
+// inRoot says that a client is in a root file system of its own, and sees no files of the host.
+func inRoot(venv string) bool { return isDirectory(filepath.Join(venv, "root")) }
 
 func isDirectory(path string) bool {
 	info, err := os.Stat(path)

@@ -1,11 +1,9 @@
 package e2e_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -195,9 +193,7 @@ func peers(t *testing.T, p *platform, o *official, tag string) {
 // console runs a cell through the SDK and returns its merged output as the client got it.
 func (o *official) console(session, code string) string {
 	o.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(o.venv, "bin", "python"), "-W", "ignore", "-c", `
+	return strings.TrimSpace(o.python(`
 import json, sys
 from ai.backend.client.session import Session
 console = []
@@ -213,11 +209,7 @@ with Session() as api:
         if result["status"] == "finished":
             break
         result = session.execute(run_id=result["runId"], code="", mode="continue")
-print(json.dumps(console))`, session, code)
-	cmd.Env, cmd.Dir = o.env, o.dir
-	out, err := cmd.CombinedOutput()
-	require.NoError(o.t, err, string(out))
-	return strings.TrimSpace(string(out))
+print(json.dumps(console))`, session, code))
 }
 
 // pending is the status of a session in the client's plain list.

@@ -1,12 +1,13 @@
 """Runs commands of the official client, one JSON line each, in forks of a process that has loaded the client once.
 
-The client is as it was installed; only its start is paid once. A line {"list": true} asks for the names of all its commands,
-{"python": text} runs a program with the client's library.
+The client is as it was installed; only its start is paid once, and the loading of what a command needs: the next fork has it. A line
+{"list": true} asks for the names of all its commands, {"python": text} runs a program with the client's library.
 """
-import json, os, shutil, sys, tempfile, warnings
+import importlib, json, os, shutil, sys, tempfile, warnings
 
 warnings.simplefilter("ignore")  # about versions, by libraries
-home = os.environ["HOME"] = tempfile.mkdtemp(prefix="berth-client-")  # where the client keeps its logins
+home = tempfile.mkdtemp(prefix="berth-client-")
+os.environ.setdefault("HOME", home)  # where the client keeps its logins
 import click
 from ai.backend.cli.loader import load_entry_points
 
@@ -24,7 +25,8 @@ def commands(command, path):
             yield from commands(inner, path + [name])
 
 
-def child(ask, out, err, where):
+def child(ask, out, err, loaded, where):
+    before = set(sys.modules)
     os.dup2(out, 1)
     os.dup2(err, 2)
     with tempfile.TemporaryFile() as given:
@@ -50,19 +52,26 @@ def child(ask, out, err, where):
     try:
         sys.stdout.flush()
         sys.stderr.flush()
+        loaded.write("\n".join(m for m in sys.modules if m not in before))
+        loaded.flush()
     finally:
         os._exit(code)
 
 
 def run(ask):
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryDirectory(dir=home) as where:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile("w+") as loaded, \
+            tempfile.TemporaryDirectory(dir=home) as own:
         for name, text in (ask.get("files") or {}).items():
-            with open(os.path.join(where, name), "w") as f:
+            with open(os.path.join(own, name), "w") as f:
                 f.write(text)
         pid = os.fork()
         if pid == 0:
-            child(ask, out.fileno(), err.fileno(), where)
+            child(ask, out.fileno(), err.fileno(), loaded, ask.get("dir") or own)
         _, status = os.waitpid(pid, 0)
+        loaded.seek(0)
+        for module in loaded.read().split("\n"):
+            if module.startswith(("ai.backend.", "rich.", "aiohttp.")):
+                importlib.import_module(module)
         texts = []
         for f in (out, err):
             f.seek(0)
