@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -40,8 +41,9 @@ type platform struct {
 
 	mu      sync.Mutex
 	report  Report
-	at      ports // where to listen
-	bound   ports // where everybody listens
+	at      ports          // where to listen
+	bound   ports          // where everybody listens
+	claim   net.PacketConn // of the ports; nil when they are the operator's
 	storage *storage.Proxy
 	apps    *appproxy.Proxy   // nil when it is turned off
 	web     *webserver.Server // nil when it is turned off

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,9 +37,11 @@ func fixedPorts() ports {
 		AppProxy: "127.0.0.1:10200", AppPorts: 10205, Web: "127.0.0.1:8090"}
 }
 
-// rememberedPorts returns those of the last start; free ones, as port 0, when there was none.
+// free is an address that choosePorts replaces.
+const free = "127.0.0.1:0"
+
+// rememberedPorts returns those of the last start; free where there was none.
 func (d StateDir) rememberedPorts() ports {
-	const free = "127.0.0.1:0"
 	p := ports{API: free, Agent: free, StorageClient: free, StorageManager: free, AppProxy: free, Web: free}
 	text, err := os.ReadFile(d.Path("ports.json"))
 	if err != nil {
@@ -68,17 +71,18 @@ func (p *platform) choosePorts() ports {
 	want := fixedPorts()
 	if p.o.Ports == PortsAuto {
 		want = p.dir.rememberedPorts()
-		for _, addr := range []*string{&want.API, &want.Agent, &want.StorageClient, &want.StorageManager, &want.AppProxy,
-			&want.Web} {
-			ln, err := net.Listen("tcp", *addr)
-			if err != nil {
+		want.AppPorts = p.claimPorts(want.AppPorts)
+		services := []*string{&want.API, &want.Agent, &want.StorageClient, &want.StorageManager, &want.AppProxy, &want.Web}
+		for _, addr := range services {
+			if *addr != free {
+				if ln, err := net.Listen("tcp", *addr); err == nil {
+					_ = ln.Close() // only tried
+					continue
+				}
 				p.note("%s is taken by another program, choosing another port", *addr)
-				*addr = "127.0.0.1:0"
-				continue
 			}
-			_ = ln.Close() // only tried
+			*addr = freeService(want.AppPorts+appPorts, services)
 		}
-		want.AppPorts = chooseAppPorts(want.AppPorts, string(p.dir))
 	}
 	d := DefaultSettings()
 	if p.settings.Manager.Listen != d.Manager.Listen {
@@ -102,31 +106,57 @@ func (p *platform) choosePorts() ports {
 	return want
 }
 
-// appPorts is how many ports the app proxy of `berth up` has for apps, where the operator does not say.
-const appPorts = 96
+// A cluster of `berth up` has portsStep ports for itself: appPorts for apps, where the operator does not say, then those of the services.
+const (
+	appPorts  = 96
+	portsStep = 110
+)
 
-// chooseAppPorts finds the first of appPorts ports that look free, below those that the kernel gives to anybody. Clusters side
-// by side begin their search at different places, and each keeps what it found.
-func chooseAppPorts(remembered int, dir string) int {
-	const first, last, step = 10400, 29900, 100
+// claimPorts finds the first of portsStep ports that look free, below those that the kernel gives to anybody. Clusters side by side begin
+// their search at different places, and each keeps what it found. Two that start in the same moment do not find the same: whoever holds
+// the last port, for UDP, has them all. It is held until the process ends.
+func (p *platform) claimPorts(remembered int) int {
+	const first, last = 10400, 29900
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(dir)) // never fails
-	start := int(h.Sum32()) % ((last - first) / step)
+	_, _ = h.Write([]byte(p.dir)) // never fails
+	start := int(h.Sum32() % ((last - first) / portsStep))
 	candidates := []int{remembered}
 	for i := range 20 {
-		candidates = append(candidates, first+(start+i)%((last-first)/step)*step)
+		candidates = append(candidates, first+(start+i)%((last-first)/portsStep)*portsStep)
+	}
+	if p.claim != nil {
+		_ = p.claim.Close() // it was only bound
 	}
 	for _, base := range candidates {
-		if base > 0 && looksFree(base, base+appPorts/2, base+appPorts-1) {
+		if base == 0 || !looksFree(base, base+appPorts/2, base+appPorts-1) {
+			continue
+		}
+		claim, err := net.ListenPacket("udp", loopback(base+portsStep-1))
+		if err == nil {
+			p.claim = claim
 			return base
 		}
 	}
 	return candidates[1] // ports that are taken are told of when an app wants one
 }
 
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// freeService is the address of a service on one of the few ports from first on that is none of the others'. A service that the kernel gave a
+// port could lose it while it is down: the kernel gives the same one to a connection of any program.
+func freeService(first int, others []*string) string {
+	for port := first; port < first+portsStep-appPorts; port++ {
+		addr := loopback(port)
+		if !slices.ContainsFunc(others, func(o *string) bool { return *o == addr }) && looksFree(port) {
+			return addr
+		}
+	}
+	return free
+}
+
 func looksFree(ports ...int) bool {
 	for _, port := range ports {
-		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		ln, err := net.Listen("tcp", loopback(port))
 		if err != nil {
 			return false
 		}
