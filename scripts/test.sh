@@ -45,8 +45,9 @@ if [ "$*" != ./... ]; then
 fi
 # The stories start whole clusters: they get the machine to themselves, after everything else.
 code=0
-export BERTH_LEFT_OUT=$dir/left-out
+export BERTH_LEFT_OUT=$dir/left-out BERTH_FAILED=$dir/failed
 : >"$BERTH_LEFT_OUT"
+: >"$BERTH_FAILED"
 # Most tests wait more than they compute, so more of them run at a time than there are cores; those that take longest begin first.
 longest=(./internal/testkit/simulation ./internal/testkit ./internal/scheduler/... ./internal/manager/... ./internal/agent/... ./internal/runner/...)
 go run ./scripts/testdb env GOGC="${GOGC:-400}" go test -json -p 4 -parallel 6 -timeout 25m "${longest[@]}" $(go list ./... | grep -v '/e2e$') |
@@ -62,5 +63,9 @@ if [ -s "$BERTH_LEFT_OUT" ]; then
   sort -u "$BERTH_LEFT_OUT" >&2
 else
   say "nothing was left out"
+fi
+if [ -s "$BERTH_FAILED" ]; then
+  say "failed"
+  cat "$BERTH_FAILED" >&2
 fi
 exit $code

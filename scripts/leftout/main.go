@@ -1,6 +1,6 @@
-// Command leftout reads what `go test -json` writes, shows it as `go test` does, and adds one line for each test that was left out, with
-// its reason, to the file that BERTH_LEFT_OUT names. At the end it names the tests that took longest. It ends with 1 when a test or a
-// build failed.
+// Command leftout reads what `go test -json` writes and shows it as `go test` does. It adds one line for each test that was left out, with
+// its reason, to the file that BERTH_LEFT_OUT names, and each test that failed, with what it complained of, to the file that
+// BERTH_FAILED names. At the end it names the tests that took longest. It ends with 1 when a test or a build failed.
 package main
 
 import (
@@ -25,7 +25,7 @@ type event struct {
 type test struct{ pkg, name string }
 
 func main() {
-	failed, err := run(os.Stdin, os.Stdout, os.Getenv("BERTH_LEFT_OUT"))
+	failed, err := run(os.Stdin, os.Stdout, os.Getenv("BERTH_LEFT_OUT"), os.Getenv("BERTH_FAILED"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "leftout:", err)
 		os.Exit(1)
@@ -35,21 +35,27 @@ func main() {
 	}
 }
 
-func run(in io.Reader, out io.Writer, path string) (failed bool, err error) {
-	list := io.Discard
-	if path != "" {
-		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			return false, err
-		}
-		defer f.Close()
-		list = f
+func run(in io.Reader, out io.Writer, leftOut, failures string) (failed bool, err error) {
+	skipped, err := appendTo(leftOut)
+	if err != nil {
+		return false, err
 	}
-	return read(in, out, list)
+	defer skipped.Close()
+	complaints, err := appendTo(failures)
+	if err != nil {
+		return false, err
+	}
+	defer complaints.Close()
+	return read(in, out, skipped, complaints)
 }
 
-// read shows what failed and the line of every package, and lists what was skipped.
-func read(in io.Reader, out, list io.Writer) (failed bool, err error) {
+// appendTo opens a file; what is written goes nowhere when its name is "".
+func appendTo(path string) (*os.File, error) {
+	return os.OpenFile(cmp.Or(path, os.DevNull), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+}
+
+// read shows what failed and the line of every package, and lists what was skipped and what failed.
+func read(in io.Reader, out, list, failures io.Writer) (failed bool, err error) {
 	said := map[test]*strings.Builder{}
 	var slow durations
 	defer func() { slow.show(out) }()
@@ -93,6 +99,7 @@ func read(in io.Reader, out, list io.Writer) (failed bool, err error) {
 			}
 			if b := said[at]; b != nil {
 				fmt.Fprint(out, b.String())
+				fmt.Fprintf(failures, "--- %s %s\n%s", e.Package, e.Test, complaint(b.String()))
 			}
 			delete(said, at)
 		case "skip":
@@ -147,6 +154,32 @@ func unfinished(out io.Writer, said map[test]*strings.Builder, pkg string) {
 }
 
 var place = regexp.MustCompile(`^\s*[\w./-]+\.go:\d+: `)
+
+// How many lines of a long complaint are repeated, of its beginning and of its end.
+const (
+	begins = 8
+	ends   = 12
+)
+
+// complaint is the first thing that a failed test required in vain, else the last thing that it said of a place in its code.
+func complaint(said string) string {
+	var lines []string
+	for line := range strings.Lines(said) {
+		if place.MatchString(line) {
+			if slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, "Error Trace:") }) {
+				break
+			}
+			lines = nil
+		} else if len(lines) == 0 {
+			continue
+		}
+		lines = append(lines, line)
+	}
+	if len(lines) > begins+ends {
+		lines = slices.Concat(lines[:begins], []string{"        ...\n"}, lines[len(lines)-ends:])
+	}
+	return strings.Join(lines, "")
+}
 
 // reason is what a test said when it left itself out.
 func reason(said *strings.Builder) string {

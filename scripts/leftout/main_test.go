@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -21,13 +22,14 @@ func TestWhatIsShownAndListed(t *testing.T) {
 {"Action":"skip","Package":"q"}
 not json
 `
-	var out, list strings.Builder
-	failed, err := read(strings.NewReader(in), &out, &list)
+	var out, list, failures strings.Builder
+	failed, err := read(strings.NewReader(in), &out, &list, &failures)
 	require.NoError(t, err)
 	require.True(t, failed)
 	require.Equal(t, "    b_test.go:9: wrong\nFAIL\tp\t0.1s\nnot json\n", out.String())
 	require.Equal(t, "  p TestA: no engine runs here\n", list.String())
-	failed, err = read(strings.NewReader(`{"Action":"build-fail","ImportPath":"p"}`), &out, &list)
+	require.Equal(t, "--- p TestB\n    b_test.go:9: wrong\n", failures.String())
+	failed, err = read(strings.NewReader(`{"Action":"build-fail","ImportPath":"p"}`), &out, &list, &failures)
 	require.NoError(t, err)
 	require.True(t, failed)
 }
@@ -40,8 +42,8 @@ func TestATestThatDidNotEnd(t *testing.T) {
 {"Action":"output","Package":"p","Output":"FAIL\tp\t25m\n"}
 {"Action":"fail","Package":"p"}
 `
-	var out, list strings.Builder
-	failed, err := read(strings.NewReader(in), &out, &list)
+	var out, list, failures strings.Builder
+	failed, err := read(strings.NewReader(in), &out, &list, &failures)
 	require.NoError(t, err)
 	require.True(t, failed)
 	require.Equal(t, "FAIL\tp\t25m\n--- NOT ENDED: TestA\n=== PAUSE TestA\n--- NOT ENDED: TestB\npanic: test timed out\n", out.String())
@@ -54,8 +56,25 @@ func TestTheLongestAreNamed(t *testing.T) {
 {"Action":"pass","Package":"p","Test":"TestC","Elapsed":9.9}
 {"Action":"pass","Package":"p","Elapsed":102}
 `
-	var out, list strings.Builder
-	_, err := read(strings.NewReader(in), &out, &list)
+	var out, list, failures strings.Builder
+	_, err := read(strings.NewReader(in), &out, &list, &failures)
 	require.NoError(t, err)
 	require.Equal(t, "2 tests took 10 s or more; the longest:\n    80 s  p TestB\n    12 s  p TestA\n", out.String())
+}
+
+// TestWhatAFailedTestComplainsOf: the first thing that it required, with the ends of a long text, and nothing that is logged beside it.
+func TestWhatAFailedTestComplainsOf(t *testing.T) {
+	required := "    a_test.go:7: \n        Error Trace: a_test.go:7\n        Error: wrong\n"
+	require.Equal(t, required, complaint("=== RUN TestA\n    a_test.go:5: a step\n"+required+"    b_test.go:9: log of a server\n        a line\n"))
+	require.Equal(t, "    a_test.go:7: wrong\n", complaint("=== RUN TestA\n    a_test.go:5: a step\n    a_test.go:7: wrong\n"))
+	require.Empty(t, complaint("=== RUN TestA\n--- FAIL: TestA\n"))
+	var long strings.Builder
+	long.WriteString("    a_test.go:7: many\n")
+	for i := range 40 {
+		fmt.Fprintf(&long, "        line %d\n", i)
+	}
+	said := complaint(long.String())
+	require.Contains(t, said, "a_test.go:7: many\n        line 0\n")
+	require.Contains(t, said, "line 6\n        ...\n        line 28\n")
+	require.True(t, strings.HasSuffix(said, "line 39\n"))
 }
