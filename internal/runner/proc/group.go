@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,8 +25,12 @@ type groups struct {
 // oomScore is added to the score of the processes of a confined table: when memory is short, they are killed before this process.
 const oomScore = 300
 
-// stuckStart is how long a new process may take to execute its file.
-const stuckStart = 5 * time.Second
+// How long a new process may take to execute its file: from one look that finds it stopped by a signal to the next, and in all. On a host that
+// has far more to do than it can, seconds are nothing.
+const (
+	stoppedStart = 5 * time.Second
+	slowestStart = time.Minute
+)
 
 // Hold makes Start wait until Confine was called, or for the given time: from then on processes start in this process's own groups.
 // Call it before anything is started.
@@ -116,7 +121,7 @@ func (t *Table) spawn(s Spec, attr *syscall.ProcAttr) (*Process, error) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer watchStart(maps.Clone(t.live))()
+	defer watchStart(maps.Clone(t.live), stoppedStart, slowestStart)()
 	attr.Sys.Ptrace = true
 	pid, _, err := syscall.StartProcess(s.Path, s.Argv, attr)
 	if err == nil {
@@ -205,20 +210,61 @@ func raiseScore(pid int) {
 	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(score), 0)
 }
 
-// watchStart kills a new child of the calling thread that has not executed its file in time. Another process of its user may have
-// stopped it by a signal; this process, which waits for it, would wait forever.
-func watchStart(known map[int]*Process) (done func()) {
+// watchStart kills a new child of the calling thread that does not execute its file. Another process of its user may have stopped it by a
+// signal, or its file is on a file system that does not answer; this process, which waits for it, would wait forever.
+func watchStart(known map[int]*Process, stopped, slowest time.Duration) (done func()) {
 	children := "/proc/self/task/" + strconv.Itoa(syscall.Gettid()) + "/children"
-	timer := time.AfterFunc(stuckStart, func() {
-		b, err := os.ReadFile(children)
-		if err != nil {
-			return
-		}
-		for _, text := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(text); err == nil && known[pid] == nil {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
+	ended, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		look := time.NewTicker(stopped)
+		defer look.Stop()
+		var before []int // stopped at the last look. Once may be the stop after the file was executed, see admit.
+		for waited := stopped; ; waited += stopped {
+			select {
+			case <-ended:
+				return
+			case <-look.C:
 			}
+			var now []int
+			for _, pid := range newChildren(children, known) {
+				if isStopped(pid) {
+					now = append(now, pid)
+				}
+				if waited >= slowest || slices.Contains(before, pid) && slices.Contains(now, pid) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+			before = now
 		}
-	})
-	return func() { timer.Stop() }
+	}()
+	return func() {
+		close(ended)
+		<-gone
+	}
+}
+
+// newChildren are the processes of a list of children that are not known and still have the program of this one. Others are orphans of
+// processes that ended: this process takes them over.
+func newChildren(list string, known map[int]*Process) (pids []int) {
+	b, _ := os.ReadFile(list) // none when it cannot be read
+	own, err := os.Readlink("/proc/self/exe")
+	for _, text := range strings.Fields(string(b)) {
+		pid, perr := strconv.Atoi(text)
+		if perr != nil || known[pid] != nil {
+			continue
+		}
+		// That of a process that has changed its user already may not be readable.
+		if exe, rerr := os.Readlink("/proc/" + text + "/exe"); err != nil || rerr != nil || exe == own {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// isStopped says whether a signal stopped a process, traced or not; see proc_pid_stat(5).
+func isStopped(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, state, ok := strings.Cut(string(stat), ") ")
+	return err == nil && ok && state != "" && (state[0] == 'T' || state[0] == 't')
 }
