@@ -141,10 +141,12 @@ func TestAttackDiskOfOneSession(t *testing.T) {
 	p.eventually("the image is known", func() bool {
 		return p.run("", "session", "create", image, "--name", "careless").code == 0
 	})
-	require.Zero(t, p.dd("careless", "/open/big", "100").code, "that is no bound of a file system")
+	r = p.dd("careless", "/open/big", "100")
+	require.NotContains(t, r.stdout+r.stderr, full, "that is no bound of a file system")
+	require.Contains(t, []int{0, 137}, r.code, "it has written everything, or the session was ended meanwhile: %s%s", r.stdout, r.stderr)
 	p.eventually("it is ended", func() bool { return p.sessions()["careless"].Status == "TERMINATED" })
 	require.Contains(t, p.info("careless"), "disk-full")
-	require.Contains(t, p.must("session", "events", "careless"), "wrote 100 MiB outside of its home, /tmp and /var/tmp, 32 MiB are allowed")
+	require.Regexp(t, `wrote \d+ MiB outside of its home, /tmp and /var/tmp, 32 MiB are allowed`, p.must("session", "events", "careless"))
 	require.Equal(t, "RUNNING", p.sessions()["quiet"].Status)
 	p.must("session", "destroy", "quiet")
 	p.eventually("all have ended", func() bool { return p.sessions()["quiet"].Status == "TERMINATED" })

@@ -134,7 +134,7 @@ func TestAttackUserNumbers(t *testing.T) {
 		require.NoError(t, err, out)
 		t.Cleanup(func() { _, _ = docker("rmi", "-f", open) })
 		me := p.imageTenant(p.env())
-		t.Cleanup(func() { p.forgetCommits(me.user) })
+		p.forgetCommits(me.user)
 
 		clean, err := me.commit("next", "clean")
 		require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestKilledCommitsGiveFilesBack(t *testing.T) {
 	t.Cleanup(func() { _, _ = docker("rmi", "-f", open) })
 	p := up(t)
 	me := p.imageTenant(p.env())
-	t.Cleanup(func() { p.forgetCommits(me.user) })
+	p.forgetCommits(me.user)
 	r := p.run("", "session", "create", open, "--name", "writer", "-r", "mem=512m")
 	require.Zero(t, r.code, r.stdout+r.stderr)
 	in := func(script string) string {

@@ -72,6 +72,8 @@ type platform struct {
 	t    testing.TB
 	dir  string   // state directory
 	more []string // of the environment of every command
+	// committers are users whose images are removed from the engine when the cluster has ended.
+	committers []string
 }
 
 // up starts an all-in-one cluster on an empty state directory and ends it, with its
@@ -88,11 +90,20 @@ func up(t testing.TB, more ...string) *platform {
 			p.dumpLog()
 		}
 		p.try("down", "--sessions")
+		for _, user := range p.committers {
+			images, err := docker("images", "-q", "--filter", "label=ai.backend.customized-image.owner=user:"+user)
+			if ids := strings.Fields(images); err == nil && len(ids) > 0 {
+				_, _ = docker(append([]string{"rmi", "-f"}, ids...)...)
+			}
+		}
 		_ = os.RemoveAll(dir)
 	})
 	p.start()
 	return p
 }
+
+// forgetCommits removes the images that users made of sessions, when no session can use one any more.
+func (p *platform) forgetCommits(users ...string) { p.committers = append(p.committers, users...) }
 
 func (p *platform) start() {
 	p.t.Helper()

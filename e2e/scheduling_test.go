@@ -140,6 +140,7 @@ func TestWhySessionsWait(t *testing.T) {
 		p.must("session", "rm", "-y", "filler")
 		p.reaches("squeezed", "RUNNING")
 		p.must("session", "rm", "-y", "squeezed")
+		p.reaches("squeezed", "TERMINATED") // until then it counts
 	})
 	t.Run("a quota", func(t *testing.T) {
 		limit("--total-resource-slots", `{"cpu":"2"}`)
