@@ -74,7 +74,8 @@ func (o *official) command(ctx context.Context, stdin string, args ...string) (*
 	return cmd, &stdout, &stderr
 }
 
-// run runs a command in a fork of a process that loaded the client; in a process of its own when it starts others, or beside another command.
+// run runs a command in a fork of a process that loaded the client; in a process of its own when it starts others, or beside another
+// command.
 func (o *official) run(stdin string, args ...string) result {
 	o.t.Helper()
 	if r, ok := o.fork(driverAsk{Args: args, Stdin: stdin, Dir: o.dir}); ok {

@@ -142,8 +142,8 @@ func (p *platform) claimPorts(remembered int) int {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freeService is the address of a service on one of the few ports from first on that is none of the others'. A service that the kernel gave a
-// port could lose it while it is down: the kernel gives the same one to a connection of any program.
+// freeService is the address of a service on one of the few ports from first on that is none of the others'. A service that the kernel gave
+// a port could lose it while it is down: the kernel gives the same one to a connection of any program.
 func freeService(first int, others []*string) string {
 	for port := first; port < first+portsStep-appPorts; port++ {
 		addr := loopback(port)

@@ -14,8 +14,8 @@ func services(p ports) []string {
 	return []string{p.API, p.Agent, p.StorageClient, p.StorageManager, p.AppProxy, p.Web}
 }
 
-// TestPortsStay: a cluster that starts again listens where it did. No program can have been given one of its ports by the kernel while it was
-// down; one that a program was told to use is replaced by a free one, and that is said.
+// TestPortsStay: a cluster that starts again listens where it did. No program can have been given one of its ports by the kernel while it
+// was down; one that a program was told to use is replaced by a free one, and that is said.
 func TestPortsStay(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	require.NoError(t, err)

@@ -65,7 +65,8 @@ func TestTheLongestAreNamed(t *testing.T) {
 // TestWhatAFailedTestComplainsOf: the first thing that it required, with the ends of a long text, and nothing that is logged beside it.
 func TestWhatAFailedTestComplainsOf(t *testing.T) {
 	required := "    a_test.go:7: \n        Error Trace: a_test.go:7\n        Error: wrong\n"
-	require.Equal(t, required, complaint("=== RUN TestA\n    a_test.go:5: a step\n"+required+"    b_test.go:9: log of a server\n        a line\n"))
+	beside := "    b_test.go:9: log of a server\n        a line\n"
+	require.Equal(t, required, complaint("=== RUN TestA\n    a_test.go:5: a step\n"+required+beside))
 	require.Equal(t, "    a_test.go:7: wrong\n", complaint("=== RUN TestA\n    a_test.go:5: a step\n    a_test.go:7: wrong\n"))
 	require.Empty(t, complaint("=== RUN TestA\n--- FAIL: TestA\n"))
 	var long strings.Builder

@@ -25,8 +25,8 @@ type groups struct {
 // oomScore is added to the score of the processes of a confined table: when memory is short, they are killed before this process.
 const oomScore = 300
 
-// How long a new process may take to execute its file: from one look that finds it stopped by a signal to the next, and in all. On a host that
-// has far more to do than it can, seconds are nothing.
+// How long a new process may take to execute its file: from one look that finds it stopped by a signal to the next, and in all. On a host
+// that has far more to do than it can, seconds are nothing.
 const (
 	stoppedStart = 5 * time.Second
 	slowestStart = time.Minute
