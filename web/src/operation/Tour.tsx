@@ -7,12 +7,13 @@ import { Icon } from '@/design/icons'
 import { Cli, ErrorState, StateBadge } from '@/design/parts'
 import { isOver } from '@/design/state'
 import { createFolder, foldersQuery } from '@/folder/queries'
-import { appsOf, imageChoicesQuery, imageQuery, referenceOf } from '@/image/queries'
+import { imageChoicesQuery, imageQuery, referenceOf } from '@/image/queries'
 import { presetsQuery } from '@/resource/queries'
 import { bodyOf, blank, nameFor, slotsOf } from '@/session/draft'
 import { createSession, sessionQuery } from '@/session/queries'
 import { useMe, useProject } from '@/tenancy/me'
 import { t } from '@/words'
+import { firstImage, notebookOf } from './notebook'
 
 interface Way {
   over?: boolean
@@ -26,8 +27,6 @@ function read(key: string): Way {
     return {}
   }
 }
-
-const notebooks = ['jupyterlab', 'jupyter']
 
 /** Whether a person is new here, or on the way. Who has had sessions knows the way. */
 export function useTour(first: boolean) {
@@ -52,17 +51,15 @@ export function Tour({ way, change }: { way: Way; change: (w: Way) => void }) {
   const client = useQueryClient()
   const folders = useQuery(foldersQuery).data
   const choices = useQuery(imageChoicesQuery('')).data?.items
-  const usual = useQuery({ ...imageQuery('python'), retry: false }).data
-  const images = choices && usual ? [...choices, usual] : choices
+  const usual = useQuery({ ...imageQuery('python'), retry: false })
   const presets = useQuery(presetsQuery(project)).data
   const session = useQuery({ ...sessionQuery(way.session ?? ''), enabled: !!way.session }).data
   const [busy, setBusy] = useState(false)
   const [error, setError] = useState<unknown>(null)
   const folder = folders?.find((f) => f.is_owner && f.ownership_type === 'user' && f.status === 'ready')
-  const image =
-    images?.find((i) => i.installed && appsOf(i).some((a) => notebooks.includes(a))) ??
-    images?.find((i) => appsOf(i).some((a) => notebooks.includes(a)))
-  const app = image ? notebooks.find((n) => appsOf(image).includes(n))! : ''
+  const known = !!choices && !usual.isPending
+  const image = known ? firstImage(usual.data, choices) : undefined
+  const app = image ? notebookOf(image)! : ''
   const doing = (what: () => Promise<unknown>) => {
     if (busy) return
     setBusy(true)
@@ -128,7 +125,7 @@ export function Tour({ way, change }: { way: Way; change: (w: Way) => void }) {
           n={2}
           done={has}
           title={t('tour.2')}
-          text={images && !image ? t('tour.noimage') : t('tour.2.text', { image: title })}
+          text={known && !image ? t('tour.noimage') : t('tour.2.text', { image: title })}
           cli={`berth session create ${image ? referenceOf(image) : 'IMAGE'}${folder ? ` -v ${folder.name}` : ''}`}>
           {has && session ? (
             <span className="row">
