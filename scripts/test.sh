@@ -9,11 +9,13 @@ cd "$(dirname "$0")/.."
 
 say() { printf '\n== %s\n' "$*" >&2; }
 
+. scripts/beside.sh
 started=
 dir=$(mktemp -d)
 cleanup() {
   local code=$?
   trap - EXIT
+  end_steps
   rm -rf "$dir"
   if [ -n "$started" ]; then scripts/engine.sh stop || true; fi
   exit $code
@@ -21,10 +23,13 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-say "packages"
+say "packages, and compilation beside them"
+beside compilation make --no-print-directory compile
 scripts/install-deps.sh test
-say "container engine"
+say "container engine, and images beside the build"
 docker version >/dev/null 2>&1 || { scripts/engine.sh ensure; started=1; }
+beside images images/build.sh
+finish compilation
 say "build"
 make --no-print-directory build
 go build -o "$dir/leftout" ./scripts/leftout
@@ -32,8 +37,7 @@ if command -v "${CC:-gcc}" >/dev/null; then
   make --no-print-directory nvml
   export BERTH_NVML=$PWD/bin/berth-nvml
 fi
-say "images"
-images/build.sh
+finish images
 say "tests"
 export BERTH_TEST_ENGINE=1 BERTH_BIN=$PWD/bin/berth
 export BERTH_SIM_SEEDS=${BERTH_SIM_SEEDS:-200} # of internal/testkit/simulation
@@ -48,12 +52,13 @@ code=0
 export BERTH_LEFT_OUT=$dir/left-out BERTH_FAILED=$dir/failed
 : >"$BERTH_LEFT_OUT"
 : >"$BERTH_FAILED"
+# vet has looked at all of it in `make check`.
 # Most tests wait more than they compute, so more of them run at a time than there are cores; those that take longest begin first.
 longest=(./internal/testkit/simulation ./internal/testkit ./internal/scheduler/... ./internal/manager/... ./internal/agent/... ./internal/runner/...)
-go run ./scripts/testdb env GOGC="${GOGC:-400}" go test -json -p 4 -parallel 6 -timeout 25m "${longest[@]}" $(go list ./... | grep -v '/e2e$') |
+go run ./scripts/testdb env GOGC="${GOGC:-400}" go test -json -vet=off -p 4 -parallel 6 -timeout 25m "${longest[@]}" $(go list ./... | grep -v '/e2e$') |
   "$dir/leftout" || code=$?
 say "stories"
-go test -json -parallel 4 -timeout 30m ./e2e | "$dir/leftout" || code=$?
+go test -json -vet=off -parallel 4 -timeout 30m ./e2e | "$dir/leftout" || code=$?
 say "NVIDIA GPUs"
 scripts/test-gpu.sh --if-possible || code=$?
 say "quotas of XFS"

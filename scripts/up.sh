@@ -11,37 +11,25 @@ begun=$SECONDS
 say() { printf '\n== %s\n' "$*" >&2; }
 took() { printf 'up: %s done after %s s\n' "$1" "$((SECONDS - begun))" >&2; }
 
-logs=$(mktemp -d)
-jobs=()
-end_jobs() {
-  local p
-  for p in "${jobs[@]:-}"; do [ -z "$p" ] || kill "$p" 2>/dev/null || true; done
-  rm -rf "$logs"
-}
-trap end_jobs EXIT
+. scripts/beside.sh
+trap end_steps EXIT
 trap 'exit 130' INT TERM
 
-# finish NAME PID waits for a step that runs beside others, and shows what it said when it failed.
-finish() {
-  if wait "$2"; then took "$1"; return; fi
-  cat "$logs/$1" >&2
-  echo "up: $1 failed; next: read the messages above and run make up again" >&2
-  exit 1
+have() { # NAME of a step that has to be done by now
+  finish "$1" || { echo "up: $1 failed; next: read the messages above and run make up again" >&2; exit 1; }
+  took "$1"
 }
 
 command -v go >/dev/null || { echo "up: Go 1.26 is missing; next: install it from https://go.dev/dl/" >&2; exit 1; }
 
 # With the packages the build knows whether PostgreSQL is there; before, only the compilation can be begun, which is the long part.
 say "packages (usually 45 s when something is missing) and, beside them, compilation (usually 90 s the first time, 5 s later)"
-make --no-print-directory compile >"$logs/compilation" 2>&1 &
-compile=$!
-jobs+=("$compile")
+beside compilation make --no-print-directory compile
 images=
 build_images() { # [NAME=VALUE] for its environment
   say "images, beside the rest (usually 45 s the first time, 1 s later)"
-  env "$@" images/build.sh >"$logs/images" 2>&1 &
-  images=$!
-  jobs+=("$images")
+  beside images env "$@" images/build.sh
+  images=begun
 }
 if ! command -v dockerd >/dev/null; then
   scripts/install-deps.sh images
@@ -51,21 +39,18 @@ fi
 scripts/install-deps.sh
 took packages
 say "console, beside the rest (usually 40 s the first time, 0 s later)"
-make --no-print-directory web >"$logs/console" 2>&1 &
-console=$!
-jobs+=("$console")
+beside console make --no-print-directory web
 say "container engine (usually 3 s)"
 if [ "$(id -u)" = 0 ]; then scripts/engine.sh ensure; else
   docker version >/dev/null 2>&1 || sudo scripts/engine.sh ensure
 fi
 [ -n "$images" ] || build_images
-finish compilation "$compile"
-finish console "$console"
+have compilation
+have console
 say "build (usually 5 s)"
 make --no-print-directory build
 took build
-finish images "$images"
-jobs=()
+have images
 say "cluster (usually 5 s)"
 if bin/berth status >/dev/null 2>&1; then
   bin/berth status

@@ -51,7 +51,8 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	dsn, err := storetest.StartServer(dir)
+	// It would look at hundreds of databases of tests once a minute, each for a few seconds in use.
+	dsn, err := storetest.StartServer(dir, "autovacuum=off")
 	if err != nil {
 		return err
 	}

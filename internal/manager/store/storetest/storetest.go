@@ -215,8 +215,8 @@ func InMemory(prefix string) (string, error) {
 }
 
 // StartServer starts a server in an empty directory and returns the address of its maintenance database. It stops when this process
-// ends, in whatever way, and removes the directory.
-func StartServer(dir string) (dsn string, err error) {
+// ends, in whatever way, and removes the directory. More settings of the server, as name=value, add to what tests need.
+func StartServer(dir string, settings ...string) (dsn string, err error) {
 	bin, err := findBinaries()
 	if err != nil {
 		return "", err
@@ -230,9 +230,9 @@ func StartServer(dir string) (dsn string, err error) {
 		return "", err
 	}
 	args := []string{"-D", data, "-k", dir}
-	for _, set := range []string{"listen_addresses=", "fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=64MB",
-		"max_connections=400", "jit=off", "timezone=" + serverTimeZone, "log_timezone=UTC", "max_wal_size=256MB",
-		"unix_socket_permissions=0777"} {
+	for _, set := range append([]string{"listen_addresses=", "fsync=off", "synchronous_commit=off", "full_page_writes=off",
+		"shared_buffers=64MB", "max_connections=400", "jit=off", "timezone=" + serverTimeZone, "log_timezone=UTC", "max_wal_size=256MB",
+		"unix_socket_permissions=0777"}, settings...) {
 		args = append(args, "-c", set)
 	}
 	// The shell outlives us for a moment: it stops the server and removes its files when this process
