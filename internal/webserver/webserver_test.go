@@ -257,7 +257,9 @@ func (s *site) do(method, path, body string, headers ...string) reply {
 		}
 		r.Header.Add(name, value)
 	}
-	c := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Timeout: time.Minute}
+	// The server's own client: any server of httptest that closes takes the connections of the default one away.
+	c := *s.Client()
+	c.CheckRedirect, c.Timeout = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, time.Minute
 	resp, err := c.Do(r)
 	require.NoError(s.t, err)
 	defer resp.Body.Close()
@@ -681,7 +683,7 @@ func TestStreamsFlowAndEndWithTheLogin(t *testing.T) {
 	require.NoError(t, err)
 	r.Header.Set("Cookie", strings.TrimPrefix(cookie, "Cookie: "))
 	go func() { next <- "one" }()
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := s.Client().Do(r)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	lines := bufio.NewReader(resp.Body)

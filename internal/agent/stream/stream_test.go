@@ -28,6 +28,9 @@ type counted struct {
 	writes *atomic.Int64
 }
 
+// client has connections of its own: a server of httptest that closes takes those of http.DefaultClient away from other tests.
+var client = &http.Client{Transport: &http.Transport{}}
+
 func (c counted) Write(b []byte) (int, error) {
 	c.writes.Add(1)
 	return c.Conn.Write(b)
@@ -63,7 +66,7 @@ func TestASmallRequestReachesTheRunnerInOnePiece(t *testing.T) {
 	})
 	for _, body := range []string{"", "code", strings.Repeat("x", 12<<10)} {
 		writes.Store(0)
-		resp, err := http.Post(url+"/v1/runs/1/step", "application/json", strings.NewReader(body))
+		resp, err := client.Post(url+"/v1/runs/1/step", "application/json", strings.NewReader(body))
 		require.NoError(t, err)
 		got, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
@@ -109,7 +112,7 @@ func TestARepliesPiecesAreNotHeldBack(t *testing.T) {
 			}
 		}
 	})
-	resp, err := http.Get(url + "/v1/download")
+	resp, err := client.Get(url + "/v1/download")
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	for range 3 {

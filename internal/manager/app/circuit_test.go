@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -529,9 +530,7 @@ func TestInactiveWhileEntering(t *testing.T) {
 		_, err := r.store.Pool().Exec(ctx, `UPDATE users SET status = 'inactive' WHERE id = $1`, r.admin.UserID)
 		left <- err
 	}()
-	soon(t, "both wait", func() bool {
-		return r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 2
-	})
+	soon(t, "both wait", func() bool { return storetest.Waiting(t, r.store) == 2 })
 	r.must(tx.Commit(ctx))
 	r.must(<-entered)
 	r.must(<-left)
@@ -591,12 +590,7 @@ func TestEnterWhileRevoked(t *testing.T) {
 		_, err := r.Enter(ctx, r.carol, c.ID)
 		entered <- err
 	}()
-	require.Eventually(t, func() bool {
-		var n int
-		r.must(r.store.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = `+
-			`'Lock'`).Scan(&n))
-		return n > 0
-	}, 20*time.Second, 5*time.Millisecond, "it waits for the change")
+	r.waits()
 	r.must(tx.Commit(ctx))
 	wantKind(t, <-entered, fault.NotFound, "the share is gone")
 }

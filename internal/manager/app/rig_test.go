@@ -317,9 +317,7 @@ func (r *rig) circuit(id string) *proxy.Circuit {
 // waits waits until some transaction waits for another.
 func (r *rig) waits() {
 	r.t.Helper()
-	soon(r.t, "it waits for the other", func() bool {
-		return r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	})
+	soon(r.t, "it waits for the other", func() bool { return storetest.Waiting(r.t, r.store) > 0 })
 }
 
 func wantKind(t *testing.T, err error, kind fault.Kind, what string) {

@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/wire/storage"
 )
 
@@ -49,10 +50,7 @@ func (r *rig) meanwhile(id cluster.FolderID, act func() error, change func(tx pg
 			return true
 		default:
 		}
-		var waiting int
-		r.must(r.store.Pool().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = "+
-			"'Lock'").Scan(&waiting))
-		return waiting > 0
+		return storetest.Waiting(r.t, r.store) > 0
 	})
 	change(tx)
 	r.must(tx.Commit(ctx))
@@ -265,7 +263,7 @@ func TestACloneThatComesDuringAPass(t *testing.T) {
 		done <- err
 	}()
 	r.until("the pass to read the tasks", func() bool {
-		return r.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0
+		return storetest.Waiting(r.t, r.store) > 0
 	})
 	_, err = tx.Exec(ctx, "UPDATE folders SET status = 'cloning' WHERE id = $1", c.ID)
 	r.must(err)

@@ -87,9 +87,12 @@ func (a answer) problem(t *testing.T, status int, slug string) string {
 	return p.Msg
 }
 
+// client has connections of its own: a server of httptest that closes takes those of http.DefaultClient away from other tests.
+var client = &http.Client{Transport: &http.Transport{}}
+
 func (s *site) send(r *http.Request) answer {
 	s.t.Helper()
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	require.NoError(s.t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
@@ -364,7 +367,7 @@ func TestStopEndsStreamsWithAWord(t *testing.T) {
 	go func() {
 		r := s.request("GET", "/events/session?sessionName=*", "", "")
 		api.SignRequest(r, string(s.admin.AccessKey), s.admin.SecretKey.Reveal(), time.Now())
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := client.Do(r)
 		close(begun)
 		if err != nil {
 			answers <- answer{}

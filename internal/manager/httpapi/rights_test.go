@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"context"
 	"io"
-	"net/http"
 	"testing"
 	"time"
 
@@ -44,7 +43,7 @@ func TestStreamsEndWithTheirRight(t *testing.T) {
 			conn := c.dial("/stream/session/term-one/pty")
 			r := c.request("GET", "/events/session?sessionName=*", "", "")
 			api.SignRequest(r, string(c.site.admin.AccessKey), c.site.admin.SecretKey.Reveal(), time.Now())
-			resp, err := http.DefaultClient.Do(r)
+			resp, err := client.Do(r)
 			require.NoError(t, err)
 			defer resp.Body.Close()
 			require.Equal(t, 200, resp.StatusCode)
@@ -101,7 +100,7 @@ func TestStreamsEndWithTheirLogin(t *testing.T) {
 		l = c.site.login("")
 		r := c.request("GET", "/events/session?sessionName=*", "", "")
 		r.Header.Set("Authorization", api.LoginScheme+" "+l.SessionToken)
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := client.Do(r)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		require.Equal(t, 200, resp.StatusCode)

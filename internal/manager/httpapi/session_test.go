@@ -294,7 +294,7 @@ func TestCreateTimesOutAndSurvivesItsClient(t *testing.T) {
 	r := c.request("POST", "/session", "application/json", `{"name":"left-alone","image":"python"}`).WithContext(ctx)
 	api.SignRequest(r, string(c.site.admin.AccessKey), c.site.admin.SecretKey.Reveal(), time.Now())
 	gone := make(chan error, 1)
-	go func() { _, err := http.DefaultClient.Do(r); gone <- err }()
+	go func() { _, err := client.Do(r); gone <- err }()
 	actor, _, err := c.nouns.Tenancy.Authenticate(t.Context(), c.site.admin.AccessKey)
 	require.NoError(t, err)
 	require.Eventually(
@@ -615,7 +615,7 @@ func (c *cell) events(ctx context.Context, target string, head http.Header) (<-c
 		r.Header[k] = v
 	}
 	api.SignRequest(r, string(c.site.admin.AccessKey), c.site.admin.SecretKey.Reveal(), time.Now())
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		return nil, err
 	}

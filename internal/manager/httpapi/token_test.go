@@ -160,7 +160,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 	r := c.request("GET", "/events/session?sessionName=*", "", "")
 	r.Header.Set("Authorization", "Bearer "+made.Secret)
-	open, err := http.DefaultClient.Do(r)
+	open, err := client.Do(r)
 	require.NoError(t, err)
 	defer open.Body.Close()
 	require.Equal(t, 200, open.StatusCode)

@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/manager/audit"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/manager/tenancy/token"
 	"berth.dev/berth/internal/testkit/await"
@@ -77,12 +78,7 @@ func TestRightsThatEndDuringARequest(t *testing.T) {
 			go func() {
 				ended <- w.Tenancy.ModifyUser(ctx, eve, bob.Email, tenancy.UserProps{FullName: new("Bob of eve")})
 			}()
-			managertest.Soon(t, "the request waits", func() bool {
-				var n int
-				require.NoError(t, w.Store.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-    AND wait_event_type = 'Lock'`).Scan(&n))
-				return n > 0
-			})
+			managertest.Soon(t, "the request waits", func() bool { return storetest.Waiting(t, w.Store) > 0 })
 			for _, sql := range c.sql {
 				_, err = tx.Exec(ctx, sql)
 				require.NoError(t, err)

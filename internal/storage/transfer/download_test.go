@@ -406,7 +406,7 @@ func TestDownloadOfShrinkingFile(t *testing.T) {
 	r.write("f", strings.Repeat("x", 32<<20))
 	req, err := http.NewRequest("GET", r.url+"/download?"+token(r.downloadToken("f")).Encode(), nil)
 	require.NoError(t, err)
-	res, err := http.DefaultTransport.RoundTrip(req)
+	res, err := client.Transport.RoundTrip(req)
 	require.NoError(t, err)
 	defer res.Body.Close()
 	require.NoError(t, os.Truncate(r.path("f"), 1))

@@ -97,6 +97,9 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
+// client has connections of its own: a server of httptest that closes takes those of http.DefaultClient away from other tests.
+var client = &http.Client{Transport: &http.Transport{}}
+
 func newRig(t testing.TB, change ...func(*transfer.Options)) *rig {
 	t.Helper()
 	return newRigOn(t, &rig{root: t.TempDir()}, change...)
@@ -224,7 +227,7 @@ func (p *proxy) try(method, path string, query url.Values, h headers, body io.Re
 	for _, k := range slices.Sorted(maps.Keys(h)) {
 		req.Header.Set(k, h[k])
 	}
-	transport := http.DefaultTransport
+	transport := client.Transport
 	if p.rt != nil {
 		transport = p.rt
 	}

@@ -56,7 +56,7 @@ func TestARunningDownloadEndsWithItsRights(t *testing.T) {
 	r, rights := newGuardedRig(t)
 	const size = 64 << 20
 	r.write("f", strings.Repeat("x", size))
-	resp, err := http.Get(r.url + "/download?token=" + r.entitled(t, false, 0))
+	resp, err := client.Get(r.url + "/download?token=" + r.entitled(t, false, 0))
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	_, err = io.ReadFull(resp.Body, make([]byte, 1000))
@@ -104,7 +104,7 @@ func TestACopyOfUnknownAgeAllowsNothing(t *testing.T) {
 	r.write("f", "content")
 	token := r.entitled(t, false, 0)
 	get := func(token string) int {
-		resp, err := http.Get(r.url + "/download?token=" + token)
+		resp, err := client.Get(r.url + "/download?token=" + token)
 		require.NoError(t, err)
 		defer resp.Body.Close()
 		_, _ = io.Copy(io.Discard, resp.Body)
@@ -139,7 +139,7 @@ func TestManagersThatTellNothing(t *testing.T) {
 	r.clock.add(2 * time.Minute)
 	token := r.downloadToken("f")
 	get := func(token string) int {
-		resp, err := http.Get(r.url + "/download?token=" + token)
+		resp, err := client.Get(r.url + "/download?token=" + token)
 		require.NoError(t, err)
 		defer resp.Body.Close()
 		_, _ = io.Copy(io.Discard, resp.Body)
