@@ -107,10 +107,10 @@ to = %d
 		long.lives() // on one host nobody stands between the proxy and the app
 		echo(socket)
 		a.begin("agent")
-		a.eventually("new connections reach the app", func() bool {
+		a.eventually("new connections reach the apps", func() bool {
 			v.client.CloseIdleConnections()
 			status, _, _ := v.get(byPort.Base + "/headers")
-			return status == 200
+			return status == 200 && echoes(t, gateway, "", "x") == "x"
 		})
 		everything(t)
 		long.lives()

@@ -94,6 +94,9 @@ func TestARightThatEnds(t *testing.T) {
 		p.eventually(kind+": the folder is gone from the container", func() bool {
 			r := p.runAs(env, "session", "exec", name(kind), "--", "sh", "-c",
 				"grep -c "+filepath.Base(data)+" /proc/self/mountinfo; echo asked")
+			if r.code != 0 {
+				require.NotContains(t, p.runAs(env, "session", "info", name(kind)).stdout, "right-ended", "%s: the session ended instead", kind)
+			}
 			return strings.HasPrefix(r.stdout, "0\n")
 		})
 		p.eventually(kind+": its owner is told", func() bool {

@@ -58,7 +58,7 @@ longest=(./internal/testkit/simulation ./internal/testkit ./internal/scheduler/.
 go run ./scripts/testdb env GOGC="${GOGC:-400}" go test -json -vet=off -p 4 -parallel 6 -timeout 25m "${longest[@]}" $(go list ./... | grep -v '/e2e$') |
   "$dir/leftout" || code=$?
 say "stories"
-go test -json -vet=off -parallel 4 -timeout 30m ./e2e | "$dir/leftout" || code=$?
+go test -json -vet=off -parallel 3 -timeout 35m ./e2e | "$dir/leftout" || code=$?
 say "NVIDIA GPUs"
 scripts/test-gpu.sh --if-possible || code=$?
 say "quotas of XFS"
