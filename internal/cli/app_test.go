@@ -392,7 +392,8 @@ func TestConsoleIsServedHere(t *testing.T) {
 	const site = "https://console.example.org"
 	o := b.during(t, 1, func(lines []string) {
 		base := lines[0]
-		client := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		client := &http.Client{Transport: &http.Transport{}}
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 		ask := func(method, address, body string, header ...string) (int, string, http.Header) {
 			r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
 			require.NoError(t, err)

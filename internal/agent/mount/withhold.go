@@ -19,8 +19,8 @@ import (
 )
 
 // How often, and with which pauses, a folder that is in use is tried again. Between two tries the processes that use it are killed. A
-// try does not count while one that was killed before is still there: it ends when the machine gets to it. All tries together take less than
-// a second where nothing can be killed.
+// try does not count while one that was killed before is still there: it ends when the machine gets to it. All tries together take less
+// than a second where nothing can be killed.
 const (
 	withholdTries = 40
 	withholdPause = 20 * time.Millisecond

@@ -198,21 +198,34 @@ func TestTwoWriters(t *testing.T) {
 				other = r.open()
 			}
 			tok := r.uploadToken("x", 6)
-			body := &slow{first: "ab", rest: make(chan string)}
-			first := make(chan answer, 1)
-			go func() {
-				a, _ := r.try("PATCH", "/upload", token(tok), patchHeaders(0), body)
-				first <- a
-			}()
+			var rest chan string
+			var first chan answer
+			begin := func() {
+				body, end := &slow{first: "ab", rest: make(chan string)}, make(chan answer, 1)
+				rest, first = body.rest, end
+				go func() {
+					a, _ := r.try("PATCH", "/upload", token(tok), patchHeaders(0), body)
+					end <- a
+				}()
+			}
+			begin()
 			// The second writer is refused as long as the first one lives.
 			require.Eventually(t, func() bool {
+				select {
+				case a := <-first:
+					if a.status == http.StatusLocked { // it came while the second one was there for a moment
+						close(rest)
+						begin()
+					}
+				default:
+				}
 				a, err := other.try("PATCH", "/upload", token(tok), patchHeaders(0), nil)
 				return err == nil && a.status == http.StatusLocked && a.slug() == "upload-locked"
 			}, 10*time.Second, 10*time.Millisecond)
 			a := other.head(tok)
 			require.Less(t, a.offset(t), int64(6), "HEAD answers beside a writer")
-			body.rest <- "cdef"
-			close(body.rest)
+			rest <- "cdef"
+			close(rest)
 			a = await.Value(t, first)
 			require.Equal(t, 204, a.status)
 			require.Equal(t, "abcdef", r.read("x"))

@@ -83,8 +83,8 @@ func Beside(t testing.TB, s *store.Store) *store.Store {
 	return Open(t, with(dsn, s.Pool().Config().ConnConfig.Database))
 }
 
-// Waiting is how many transactions of the database of s wait for what others hold. A commit with NOTIFY waits for those of every database of
-// the server (wait_event object): it is not counted.
+// Waiting is how many transactions of the database of s wait for what others hold. A commit with NOTIFY waits for those of every database
+// of the server (wait_event object): it is not counted.
 func Waiting(t testing.TB, s *store.Store) (n int) {
 	t.Helper()
 	if err := s.Pool().QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
