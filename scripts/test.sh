@@ -52,13 +52,12 @@ code=0
 export BERTH_LEFT_OUT=$dir/left-out BERTH_FAILED=$dir/failed
 : >"$BERTH_LEFT_OUT"
 : >"$BERTH_FAILED"
-# vet has looked at all of it in `make check`.
 # Most tests wait more than they compute, so more of them run at a time than there are cores; those that take longest begin first.
 longest=(./internal/testkit/simulation ./internal/testkit ./internal/scheduler/... ./internal/manager/... ./internal/agent/... ./internal/runner/...)
-go run ./scripts/testdb env GOGC="${GOGC:-400}" go test -json -vet=off -p 4 -parallel 6 -timeout 25m "${longest[@]}" $(go list ./... | grep -v '/e2e$') |
+go run ./scripts/testdb env GOGC="${GOGC:-400}" go test -json -p 4 -parallel 6 -timeout 25m "${longest[@]}" $(go list ./... | grep -v '/e2e$') |
   "$dir/leftout" || code=$?
 say "stories"
-go test -json -vet=off -parallel 3 -timeout 35m ./e2e | "$dir/leftout" || code=$?
+go test -json -parallel 3 -timeout 35m ./e2e | "$dir/leftout" || code=$?
 say "NVIDIA GPUs"
 scripts/test-gpu.sh --if-possible || code=$?
 say "quotas of XFS"

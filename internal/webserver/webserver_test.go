@@ -638,7 +638,11 @@ func TestManagersThatAreGone(t *testing.T) {
 	second.tokens[token] = true
 	second.mu.Unlock()
 	s.manager.Close()
-	s.do("POST", "/func/session", "a body that goes to the other one", cookie).has(t, 200)
+	moved := s.do("POST", "/func/session", "a body that goes to the other one", cookie)
+	if moved.status == 503 { // a kept connection broke under it: whether that manager heard it is not known, so it is not sent again
+		moved = s.do("POST", "/func/session", "a body that goes to the other one", cookie)
+	}
+	moved.has(t, 200)
 	_, body := second.last(t)
 	require.Equal(t, "a body that goes to the other one", body)
 	second.Close()

@@ -80,6 +80,7 @@ func read(in io.Reader, out, list, failures io.Writer) (failed bool, err error) 
 			fmt.Fprint(out, e.Output)
 		case "build-fail":
 			failed = true
+			fmt.Fprintf(failures, "--- %s does not compile\n", e.ImportPath)
 		case "output":
 			if e.Test == "" {
 				if e.Output != "PASS\n" {
@@ -94,7 +95,7 @@ func read(in io.Reader, out, list, failures io.Writer) (failed bool, err error) 
 		case "fail":
 			failed = true
 			if e.Test == "" {
-				unfinished(out, said, e.Package)
+				unfinished(out, failures, said, e.Package)
 				continue
 			}
 			if b := said[at]; b != nil {
@@ -138,7 +139,7 @@ func (d durations) show(out io.Writer) {
 }
 
 // unfinished shows what tests of a package said that had not ended when the package failed: after its time was over, the stacks are there.
-func unfinished(out io.Writer, said map[test]*strings.Builder, pkg string) {
+func unfinished(out, failures io.Writer, said map[test]*strings.Builder, pkg string) {
 	var open []string
 	for at := range said {
 		if at.pkg == pkg {
@@ -149,6 +150,7 @@ func unfinished(out io.Writer, said map[test]*strings.Builder, pkg string) {
 	for _, name := range open {
 		at := test{pkg, name}
 		fmt.Fprintf(out, "--- NOT ENDED: %s\n%s", name, said[at])
+		fmt.Fprintf(failures, "--- %s %s did not end\n", pkg, name)
 		delete(said, at)
 	}
 }

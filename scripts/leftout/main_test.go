@@ -29,9 +29,11 @@ not json
 	require.Equal(t, "    b_test.go:9: wrong\nFAIL\tp\t0.1s\nnot json\n", out.String())
 	require.Equal(t, "  p TestA: no engine runs here\n", list.String())
 	require.Equal(t, "--- p TestB\n    b_test.go:9: wrong\n", failures.String())
+	failures.Reset()
 	failed, err = read(strings.NewReader(`{"Action":"build-fail","ImportPath":"p"}`), &out, &list, &failures)
 	require.NoError(t, err)
 	require.True(t, failed)
+	require.Equal(t, "--- p does not compile\n", failures.String())
 }
 
 // TestATestThatDidNotEnd: when the time of a package is over, what its tests said that still ran is shown: the stacks are among it.
@@ -47,6 +49,7 @@ func TestATestThatDidNotEnd(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, failed)
 	require.Equal(t, "FAIL\tp\t25m\n--- NOT ENDED: TestA\n=== PAUSE TestA\n--- NOT ENDED: TestB\npanic: test timed out\n", out.String())
+	require.Equal(t, "--- p TestA did not end\n--- p TestB did not end\n", failures.String())
 }
 
 func TestTheLongestAreNamed(t *testing.T) {

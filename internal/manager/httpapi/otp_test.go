@@ -52,8 +52,9 @@ func TestLoginsAskForOneTimePasswords(t *testing.T) {
 
 	require.Contains(t, login(password, "").problem(t, http.StatusUnauthorized, "require-totp-authentication"), "OTP not provided")
 	require.Contains(t, login(password, "000000").problem(t, http.StatusUnauthorized, "auth-failed"), "Invalid TOTP code provided")
-	require.Equal(t, 200, login(password, code(time.Now().Add(30*time.Second))).status)
-	login(password, code(time.Now().Add(30*time.Second))).problem(t, http.StatusUnauthorized, "auth-failed")
+	next := code(time.Now().Add(30 * time.Second))
+	require.Equal(t, 200, login(password, next).status)
+	login(password, next).problem(t, http.StatusUnauthorized, "auth-failed")
 	require.Equal(t, 200, login(password, done.RecoveryCodes[0]).status)
 
 	var status credential.OTPStatus

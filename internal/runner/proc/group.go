@@ -264,7 +264,7 @@ func newChildren(list string, known map[int]*Process) (pids []int) {
 
 // isStopped says whether a signal stopped a process, traced or not; see proc_pid_stat(5).
 func isStopped(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	_, state, ok := strings.Cut(string(stat), ") ")
-	return err == nil && ok && state != "" && (state[0] == 'T' || state[0] == 't')
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")                   // nothing when it has ended
+	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ") // its name may hold anything
+	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t")
 }
