@@ -15,6 +15,9 @@ import (
 	"berth.dev/berth/internal/testkit/simulation"
 )
 
+// tellsEvery is after how many seeds a long run says how far it is.
+const tellsEvery = 500
+
 // TestSimulation runs the plans of some seeds and tells the shortest history that breaks a promise. BERTH_SIM_SEEDS says how many seeds
 // (few where nothing is said), BERTH_SIM_FIRST from which one on; BERTH_SIM_SEED runs a single one and tells its whole history.
 func TestSimulation(t *testing.T) {
@@ -35,8 +38,8 @@ func TestSimulation(t *testing.T) {
 		t.Logf("%s of simulated time, %d transactions, sessions: %v", r.Lasted, r.Calls, r.Ended)
 		return
 	}
-	first := number("BERTH_SIM_FIRST", 1)
-	last := first + number("BERTH_SIM_SEEDS", 3)
+	first, seeds := number("BERTH_SIM_FIRST", 1), number("BERTH_SIM_SEEDS", 3)
+	last := first + seeds
 	next := atomic.Uint64{}
 	next.Store(first)
 	var sum sums
@@ -47,7 +50,11 @@ func TestSimulation(t *testing.T) {
 			for seed := next.Add(1) - 1; seed < last; seed = next.Add(1) - 1 {
 				p := simulation.NewPlan(seed)
 				r := simulation.Run(t, db, p)
-				if sum.add(r) {
+				telling, runs := sum.add(r)
+				if runs%tellsEvery == 0 {
+					t.Logf("%d of %d seeds", runs, seeds)
+				}
+				if telling {
 					short, shorter := simulation.Shrink(t, db, p, r)
 					t.Errorf("%s\n\nRun it again with BERTH_SIM_SEED=%d.", simulation.Report(short, shorter), seed)
 				} else if r.Violation != nil {
@@ -69,8 +76,9 @@ type sums struct {
 	broken map[string]int
 }
 
-// add counts a run and says whether it is among the first few that broke its promise, whose histories are worth being shortened.
-func (s *sums) add(r simulation.Result) bool {
+// add counts a run. It says whether the run is among the first few that broke its promise, whose histories are worth being shortened, and
+// how many runs there were.
+func (s *sums) add(r simulation.Result) (telling bool, runs int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended == nil {
@@ -83,10 +91,10 @@ func (s *sums) add(r simulation.Result) bool {
 		s.ended[what] += n
 	}
 	if r.Violation == nil {
-		return false
+		return false, s.runs
 	}
 	s.broken[r.Violation.Rule]++
-	return s.broken[r.Violation.Rule] <= 2
+	return s.broken[r.Violation.Rule] <= 2, s.runs
 }
 
 func (s *sums) tell(t *testing.T) {
