@@ -42,16 +42,30 @@ func (r *report) notify() {
 // Changed receives whenever TakeChanges has something new.
 func (k *Keeper) Changed() <-chan struct{} { return k.report.changed }
 
-// Pressing reports whether one of the changes should be sent at once: a kernel began to run or ended. Other changes may wait.
+// Pressing reports whether one of the changes should be sent at once: a kernel ended or began to run. Other changes may wait, also that a
+// kernel runs while others of its session are on their way here: nobody has more of the session before they run too.
 func (k *Keeper) Pressing() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	running := map[cluster.SessionID]bool{} // sessions of which a kernel began to run
 	for id := range k.report.dirty {
-		if n := k.kernels[id]; n != nil && (n.obs.Phase == cluster.PhaseRunning || n.obs.Phase == cluster.PhaseEnded) {
+		switch n := k.kernels[id]; {
+		case n == nil:
+		case n.obs.Phase == cluster.PhaseEnded:
 			return true
+		case n.obs.Phase == cluster.PhaseRunning:
+			running[n.obs.Session] = true
 		}
 	}
-	return false
+	if len(running) == 0 {
+		return false
+	}
+	for _, n := range k.kernels {
+		if n.desired != nil && !n.desired.Stop && n.obs.Phase < cluster.PhaseRunning {
+			delete(running, n.desired.Session)
+		}
+	}
+	return len(running) > 0
 }
 
 // TakeAll returns all kernels in order and marks them as told. LogTail is empty: see LogTail.

@@ -19,18 +19,21 @@ const (
 	maxReports = 64
 	// observeTogether is how many sessions one transaction takes.
 	observeTogether = 256
-	// crowd is how many reported kernels make a rush, mostRest bounds the pause that follows.
+	// crowd is how many sessions with reports make a rush, mostRest bounds the pause that follows.
 	crowd    = 8
 	mostRest = 20 * time.Millisecond
 )
 
-// reportRest lets reports gather in a rush for as long as storing the last ones took; a single session's go at once.
+// reportRest lets reports gather in a rush for as long as storing the last ones took; a single session's go at once, however many kernels
+// it has.
 func reportRest(batch []*report, took time.Duration) time.Duration {
-	kernels := 0
+	sessions := map[cluster.SessionID]bool{}
 	for _, r := range batch {
-		kernels += len(r.list)
+		for _, o := range r.list {
+			sessions[o.Session] = true
+		}
 	}
-	if kernels < crowd {
+	if len(sessions) < crowd {
 		return 0
 	}
 	return min(took, mostRest)

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -110,6 +111,7 @@ func (g *Group[T]) leadWith(ctx context.Context, t *turn[T]) error {
 			return fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
 		}
 	}
+	runtime.Gosched() // those who came in the same instant join
 	g.mu.Lock()
 	n := min(len(g.wait), g.max)
 	batch := g.wait[:n:n]

@@ -28,13 +28,18 @@ func (q *Queries) AddFailedAgent(ctx context.Context, charge int32, agentID stri
 }
 
 const desiredKernels = `-- name: DesiredKernels :many
+WITH all_of AS MATERIALIZED (
+    SELECT s.id, withheld_of_session(s.id) AS withheld, ssh_keys_of(s.access_key) AS ssh_keys,
+           CASE WHEN EXISTS (SELECT FROM session_networks n WHERE n.session_id = s.id) THEN members_of_session(s.id) ELSE '[]' END AS members,
+           CASE WHEN s.cluster_size > 1 AND s.resource_opts->>'network' = 'host' THEN host_peers_of_session(s.id) ELSE '[]' END AS host_peers
+    FROM sessions s WHERE s.id IN (
+        SELECT k.session_id FROM kernels k WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING')
+)
 SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress,
-       withheld_of_session(s.id)::jsonb AS withheld, ssh_keys_of(s.access_key)::text[] AS ssh_keys,
+       a.withheld::jsonb AS withheld, a.ssh_keys::text[] AS ssh_keys,
        n.number AS network_number, n.subnet AS network_subnet, coalesce(n.encrypted, false)::boolean AS network_encrypted,
-       CASE WHEN n.number IS NOT NULL THEN members_of_session(s.id) ELSE '[]' END::jsonb AS network_members,
-       (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run,
-       CASE WHEN s.cluster_size > 1 AND s.resource_opts->>'network' = 'host' THEN host_peers_of_session(s.id) ELSE '[]' END::jsonb AS host_peers
-FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
+       a.members::jsonb AS network_members, (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run, a.host_peers::jsonb AS host_peers
+FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN all_of a ON a.id = s.id JOIN resource_groups g ON g.name = s.resource_group
 LEFT JOIN session_networks n ON n.session_id = s.id
 WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id
 `
@@ -58,7 +63,8 @@ type DesiredKernelsRow struct {
 	HostPeers        json.RawMessage
 }
 
-// What is wanted of agents, without the specifications, but for what may change while a kernel runs.
+// What is wanted of agents, without the specifications, but for what may change while a kernel runs. What is the same for all kernels of a
+// session is made once for each session (all_of).
 func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]DesiredKernelsRow, error) {
 	rows, err := q.db.Query(ctx, desiredKernels, agents)
 	if err != nil {
@@ -154,16 +160,21 @@ func (q *Queries) KeepLog(ctx context.Context, arg KeepLogParams) error {
 }
 
 const kernelSpecs = `-- name: KernelSpecs :many
-SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, k.status, k.requested_slots, k.allocation,
-       k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.preopen_ports,
-       s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
-       s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
+WITH all_of AS MATERIALIZED (
+    SELECT s.id, CASE WHEN s.cluster_size > 1 THEN roles_of_session(s.id) ELSE 'main:1' END AS replicas,
+           ssh_keys_of(s.access_key) AS ssh_keys, mounts_of_session(s.id) AS mounts
+    FROM sessions s WHERE s.id IN (SELECT k.session_id FROM kernels k WHERE k.id = ANY((SELECT $1::uuid[])::uuid[]))
+)
+SELECT k.id, k.session_id, k.generation, k.requested_slots, k.allocation,
+       k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.preopen_ports,
+       s.name AS session_name, s.type AS session_type, s.cluster_size, s.environ, s.resource_opts, s.startup_command,
+       s.bootstrap_script, s.batch_timeout_ms, s.access_key,
        u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
        coalesce(nullif(k.image_digest, ''), CASE WHEN k.image_id IS NULL AND k.image = s.image THEN nullif(s.image_digest, '') END, i.digest, '')::text
-       AS image_digest, k.shmem_bytes, (CASE WHEN s.cluster_size > 1 THEN roles_of_session(s.id) ELSE 'main:1' END)::text AS replicas, i.labels AS image_labels, i.registry_type AS image_registry_type,
-       kp.dotfiles AS keypair_dotfiles, ssh_keys_of(s.access_key)::text[] AS ssh_keys, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
-       mounts_of_session(s.id)::jsonb AS mounts, o.bootstrap_script AS role_bootstrap_script, o.environ AS role_environ
-FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
+       AS image_digest, k.shmem_bytes, a.replicas::text AS replicas, i.labels AS image_labels, i.registry_type AS image_registry_type,
+       kp.dotfiles AS keypair_dotfiles, a.ssh_keys::text[] AS ssh_keys, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
+       a.mounts::jsonb AS mounts, o.bootstrap_script AS role_bootstrap_script, o.environ AS role_environ
+FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN all_of a ON a.id = s.id JOIN users u ON u.id = s.user_id
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
 LEFT JOIN images i ON i.id = CASE WHEN k.image_id IS NULL AND k.image = s.image THEN s.image_id ELSE k.image_id END
 LEFT JOIN session_roles o ON o.session_id = k.session_id AND o.role = k.cluster_role
@@ -174,10 +185,6 @@ type KernelSpecsRow struct {
 	ID                  string
 	SessionID           string
 	Generation          int64
-	Desired             string
-	ForceStop           bool
-	StopReason          string
-	Status              cluster.Status
 	RequestedSlots      cluster.Slots
 	Allocation          json.RawMessage
 	ClusterRole         string
@@ -185,21 +192,16 @@ type KernelSpecsRow struct {
 	LocalRank           int32
 	ClusterHostname     string
 	Image               string
-	Architecture        string
 	PreopenPorts        []int32
 	SessionName         string
 	SessionType         cluster.SessionType
 	ClusterSize         int32
-	ClusterMode         string
 	Environ             dbtype.Strings
 	ResourceOpts        dbtype.Strings
 	StartupCommand      *string
 	BootstrapScript     *string
 	BatchTimeoutMs      *int64
 	AccessKey           string
-	DomainName          string
-	ProjectID           string
-	ResourceGroup       string
 	UserID              string
 	UserEmail           string
 	UserName            string
@@ -221,7 +223,7 @@ type KernelSpecsRow struct {
 	RoleEnviron         dbtype.Strings
 }
 
-// Planned once for a connection, see ledger.sql.
+// Planned once for a connection, see ledger.sql. What is the same for all kernels of a session is made once for each session (all_of).
 func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsRow, error) {
 	rows, err := q.db.Query(ctx, kernelSpecs, ids)
 	if err != nil {
@@ -235,10 +237,6 @@ func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsR
 			&i.ID,
 			&i.SessionID,
 			&i.Generation,
-			&i.Desired,
-			&i.ForceStop,
-			&i.StopReason,
-			&i.Status,
 			&i.RequestedSlots,
 			&i.Allocation,
 			&i.ClusterRole,
@@ -246,21 +244,16 @@ func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsR
 			&i.LocalRank,
 			&i.ClusterHostname,
 			&i.Image,
-			&i.Architecture,
 			&i.PreopenPorts,
 			&i.SessionName,
 			&i.SessionType,
 			&i.ClusterSize,
-			&i.ClusterMode,
 			&i.Environ,
 			&i.ResourceOpts,
 			&i.StartupCommand,
 			&i.BootstrapScript,
 			&i.BatchTimeoutMs,
 			&i.AccessKey,
-			&i.DomainName,
-			&i.ProjectID,
-			&i.ResourceGroup,
 			&i.UserID,
 			&i.UserEmail,
 			&i.UserName,
