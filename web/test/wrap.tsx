@@ -30,7 +30,7 @@ export interface Asked {
   body: unknown
 }
 
-/** Answers what is fetched; the answer may be a body, or a status with a body. */
+/** Answers what is fetched; the answer may be a body, or a status with a body, and may come later. */
 export function answering(answer: (a: Asked) => unknown) {
   const asked: Asked[] = []
   vi.stubGlobal(
@@ -38,7 +38,7 @@ export function answering(answer: (a: Asked) => unknown) {
     vi.fn(async (url: string, o: RequestInit = {}) => {
       const a = { url, method: o.method ?? 'GET', body: typeof o.body === 'string' ? (JSON.parse(o.body) as unknown) : undefined }
       asked.push(a)
-      const r = answer(a)
+      const r = await answer(a)
       if (r instanceof Response) return r
       return new Response(r === undefined ? '' : JSON.stringify(r), { status: 200, headers: { 'Content-Type': 'application/json' } })
     }),

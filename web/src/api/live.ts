@@ -95,6 +95,21 @@ export interface Happened {
   detail: string
 }
 
+const ears = new Set<(h: Happened) => void>()
+
+/** Tells the ear what happens, until the returned function is called. */
+export function hear(ear: (h: Happened) => void) {
+  ears.add(ear)
+  return () => {
+    ears.delete(ear)
+  }
+}
+
+/** What has the ears hear of an event. */
+export function announce(h: Happened) {
+  for (const ear of ears) ear(h)
+}
+
 /** A stream that breaks does not say why: the cluster is away, or the login has ended. */
 async function probe(): Promise<boolean> {
   const state = await server<{ authenticated: boolean }>('/login-check')

@@ -2,6 +2,7 @@ import { Modal } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Suspense, useEffect, useState, type ReactNode } from 'react'
 import { onExpired, Problem } from '@/api/http'
+import { announce, follow } from '@/api/live'
 import { ErrorState, Skeleton, Toasts } from '@/design/parts'
 import { LoginForm } from '@/tenancy/LoginForm'
 import { loginQuery } from '@/tenancy/login'
@@ -39,16 +40,26 @@ export function Gate({ children }: { children: ReactNode }) {
     )
   }
   return (
-    <Suspense
-      fallback={
-        <div className="page">
-          <Skeleton />
-        </div>
-      }>
-      <WithMe>{children}</WithMe>
-      <Toasts />
-    </Suspense>
+    <>
+      <Following />
+      <Suspense
+        fallback={
+          <div className="page">
+            <Skeleton />
+          </div>
+        }>
+        <WithMe>{children}</WithMe>
+        <Toasts />
+      </Suspense>
+    </>
   )
+}
+
+/** Follows changes from the login on, not from the page on: what a page asks for once the stream is open need not be asked for again. */
+function Following() {
+  const client = useQueryClient()
+  useEffect(() => follow(client, announce), [client])
+  return null
 }
 
 function WithMe({ children }: { children: ReactNode }) {

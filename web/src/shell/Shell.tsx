@@ -2,7 +2,7 @@ import { Menu, Modal, Tooltip, useMantineColorScheme } from '@mantine/core'
 import { useQuery, useQueryClient } from '@tanstack/react-query'
 import { Link, Outlet, useLocation, useNavigate } from '@tanstack/react-router'
 import { Fragment, useEffect, useMemo, useRef, useState } from 'react'
-import { follow, useLink } from '@/api/live'
+import { hear, useLink } from '@/api/live'
 import { useNarrow } from '@/design/DataTable'
 import { Icon } from '@/design/icons'
 import { KeyHint, toast } from '@/design/parts'
@@ -47,7 +47,7 @@ export function Shell() {
 
   useEffect(() => {
     let later: ReturnType<typeof setTimeout> | undefined
-    const stop = follow(client, (h) => {
+    const stop = hear((h) => {
       if (ends.includes(h.event))
         later ??= setTimeout(() => {
           later = undefined

@@ -1,12 +1,33 @@
-import { screen, waitFor } from '@testing-library/react'
+import { useQuery } from '@tanstack/react-query'
+import { act, screen, waitFor } from '@testing-library/react'
 import userEvent from '@testing-library/user-event'
-import { afterEach, expect, test, vi } from 'vitest'
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { expire } from '@/api/http'
+import { hear } from '@/api/live'
 import { answering, refusing, show } from '../../test/wrap'
 import { Gate } from './Gate'
 
 // The form of the login has tests of its own.
 vi.mock('@/tenancy/LoginForm', () => ({ LoginForm: ({ onDone }: { onDone: () => void }) => <button onClick={onDone}>Log in</button> }))
+
+/** The stream of changes, which the browser would open. */
+class Stream {
+  static all: Stream[] = []
+  onopen: (() => void) | null = null
+  listeners = new Map<string, (e: unknown) => void>()
+  constructor() {
+    Stream.all.push(this)
+  }
+  addEventListener(name: string, l: (e: unknown) => void) {
+    this.listeners.set(name, l)
+  }
+  close() {}
+}
+
+beforeEach(() => {
+  Stream.all = []
+  vi.stubGlobal('EventSource', Stream)
+})
 afterEach(() => vi.unstubAllGlobals())
 
 /** A cluster whose network a test takes away. */
@@ -57,4 +78,35 @@ test('a new login that has ended already is asked for again', async () => {
   await userEvent.click(screen.getByRole('button', { name: 'Log in' }))
   await waitFor(() => expect(screen.queryByRole('button', { name: 'Log in' })).toBeNull())
   expect(draft()).toBe('not lost')
+})
+
+test('the stream of changes opens while the page is on its way, so that the page asks only once', async () => {
+  let tell = () => {}
+  const told = new Promise<void>((done) => (tell = done))
+  let asked = 0
+  answering(async (a) => {
+    if (a.url === '/server/login-check') return { authenticated: true, data: { access_key: 'AK', role: 'user', status: 'active' } }
+    if (a.url === '/page') return { times: ++asked }
+    await told
+    return { data: { user: { email: 'ada@x', groups: [] } } }
+  })
+  function Page() {
+    const page = useQuery({ queryKey: ['page'], queryFn: async () => (await fetch('/page')).json() as Promise<{ times: number }> })
+    return <p>{page.data ? `asked ${page.data.times}` : 'asking'}</p>
+  }
+  const heard = vi.fn()
+  const stop = hear(heard)
+  show(
+    <Gate>
+      <Page />
+    </Gate>,
+  )
+  await waitFor(() => expect(Stream.all).toHaveLength(1))
+  expect(asked).toBe(0)
+  act(() => Stream.all[0]!.onopen?.())
+  tell()
+  expect(await screen.findByText('asked 1')).toBeTruthy()
+  Stream.all[0]!.listeners.get('session_started')?.({ data: JSON.stringify({ sessionId: 's', sessionName: 'n' }) })
+  expect(heard).toHaveBeenCalledWith({ event: 'session_started', sessionId: 's', sessionName: 'n', detail: '' })
+  stop()
 })
