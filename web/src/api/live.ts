@@ -105,7 +105,7 @@ export function hear(ear: (h: Happened) => void) {
   }
 }
 
-/** What has the ears hear of an event. */
+/** Tells every ear of an event. */
 export function announce(h: Happened) {
   for (const ear of ears) ear(h)
 }
