@@ -30,6 +30,8 @@ const (
 	answerLimit = time.Minute
 	// endLimit is how long it may take to end when it is asked to, and to vanish when it is killed.
 	endLimit = 5 * time.Second
+	// wordsLimit is how long its standard error is read after its end, where another process holds it open.
+	wordsLimit = 500 * time.Millisecond
 )
 
 // Options are what a client needs.

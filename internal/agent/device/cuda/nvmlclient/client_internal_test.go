@@ -313,6 +313,20 @@ func TestACrashLoopIsReportedOnce(t *testing.T) {
 	require.Equal(t, 1, strings.Count(r.log.String(), "works again"))
 }
 
+// The words are in the pipe, unread, when the helper has ended already.
+func TestTheLastWordsAreRead(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	r := made(t, self, nil, "crash")
+	for range 30 {
+		l, err := r.spawn()
+		require.NoError(t, err)
+		await.Value(t, l.exited)
+		require.ErrorContains(t, l.run(t.Context()), "exit status 3; it said: the sky has fallen")
+	}
+}
+
 func TestWhatAHelperMustNotDo(t *testing.T) {
 	t.Parallel()
 	for part, words := range map[string]string{

@@ -132,6 +132,9 @@ func (l *life) run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	gone := l.end()
+	if gone {
+		closedWithin(l.clock(), silent, wordsLimit)
+	}
 	l.out.Close()
 	l.errs.Close()
 	<-silent
@@ -153,21 +156,22 @@ func (l *life) end() bool {
 	select {
 	case <-l.failed:
 	default:
-		if l.goneWithin(endLimit) {
+		if closedWithin(l.clock(), l.exited, endLimit) {
 			return true
 		}
 	}
 	if err := l.c.o.kill(l.proc); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		l.c.o.Log.Warn("could not kill the helper for NVIDIA GPUs", "process", l.pid, "err", err)
 	}
-	return l.goneWithin(endLimit)
+	return closedWithin(l.clock(), l.exited, endLimit)
 }
 
-func (l *life) goneWithin(d time.Duration) bool {
-	late := l.clock().NewTimer(d)
+// closedWithin waits until a channel is closed, for that long at most, and reports whether it is.
+func closedWithin(clock chassis.Clock, c <-chan struct{}, d time.Duration) bool {
+	late := clock.NewTimer(d)
 	defer late.Stop()
 	select {
-	case <-l.exited:
+	case <-c:
 		return true
 	case <-late.C():
 		return false
