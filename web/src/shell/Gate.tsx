@@ -19,7 +19,8 @@ export function Gate({ children }: { children: ReactNode }) {
   const client = useQueryClient()
   const state = useQuery(loginQuery)
   if (state.isPending) return null
-  if (state.isError) {
+  // A look that fails later is no reason to take the page away.
+  if (state.isLoadingError) {
     return (
       <main className="login">
         <Mark size={40} />

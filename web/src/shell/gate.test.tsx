@@ -21,7 +21,10 @@ class Stream {
   addEventListener(name: string, l: (e: unknown) => void) {
     this.listeners.set(name, l)
   }
-  close() {}
+  closed = false
+  close() {
+    this.closed = true
+  }
 }
 
 beforeEach(() => {
@@ -32,8 +35,9 @@ afterEach(() => vi.unstubAllGlobals())
 
 /** A cluster whose network a test takes away. */
 function cluster() {
-  const state: { broken: '' | 'network' | 'login' } = { broken: '' }
+  const state: { broken: '' | 'network' | 'login' | 'all' } = { broken: '' }
   answering((a) => {
+    if (state.broken === 'all') throw new TypeError('Failed to fetch')
     if (a.url === '/server/login-check') return { authenticated: true, data: { access_key: 'AK', role: 'user', status: 'active' } }
     if (state.broken === 'network') throw new TypeError('Failed to fetch')
     if (state.broken === 'login') return refusing(401, { title: 'Nobody is logged in.' })
@@ -80,13 +84,52 @@ test('a new login that has ended already is asked for again', async () => {
   expect(draft()).toBe('not lost')
 })
 
+test('a login that cannot be looked at again leaves the page as it is', async () => {
+  const state = cluster()
+  const { client } = show(
+    <Gate>
+      <textarea aria-label="draft" />
+    </Gate>,
+  )
+  await userEvent.type(await screen.findByLabelText('draft'), 'not lost')
+  state.broken = 'all'
+  act(() => Stream.all[0]!.onopen?.()) // everything is asked again
+  await waitFor(() => expect(client.getQueryState(['login'])?.status).toBe('error'))
+  expect(draft()).toBe('not lost')
+  expect(Stream.all[0]!.closed).toBe(false)
+})
+
+test('nobody follows changes but who is logged in', async () => {
+  let authenticated = false
+  answering((a) => {
+    if (a.url === '/server/login-check')
+      return { authenticated, data: authenticated ? { access_key: 'AK', role: 'user', status: 'active' } : null }
+    return { data: { user: { email: 'ada@x', groups: [] } } }
+  })
+  const { unmount } = show(
+    <Gate>
+      <p>inside</p>
+    </Gate>,
+  )
+  const login = await screen.findByRole('button', { name: 'Log in' })
+  expect(Stream.all).toHaveLength(0)
+  authenticated = true
+  await userEvent.click(login)
+  await screen.findByText('inside')
+  expect(Stream.all).toHaveLength(1)
+  unmount()
+  expect(Stream.all[0]!.closed).toBe(true)
+})
+
 test('the stream of changes opens while the page is on its way, so that the page asks only once', async () => {
   let tell = () => {}
   const told = new Promise<void>((done) => (tell = done))
   let asked = 0
+  let askedWho = 0
   answering(async (a) => {
     if (a.url === '/server/login-check') return { authenticated: true, data: { access_key: 'AK', role: 'user', status: 'active' } }
     if (a.url === '/page') return { times: ++asked }
+    askedWho++
     await told
     return { data: { user: { email: 'ada@x', groups: [] } } }
   })
@@ -108,5 +151,7 @@ test('the stream of changes opens while the page is on its way, so that the page
   expect(await screen.findByText('asked 1')).toBeTruthy()
   Stream.all[0]!.listeners.get('session_started')?.({ data: JSON.stringify({ sessionId: 's', sessionName: 'n' }) })
   expect(heard).toHaveBeenCalledWith({ event: 'session_started', sessionId: 's', sessionName: 'n', detail: '' })
+  await waitFor(() => expect(askedWho).toBe(2)) // it was on its way when the stream opened
+  expect(asked).toBe(1)
   stop()
 })
