@@ -42,8 +42,9 @@ func (r *report) notify() {
 // Changed receives whenever TakeChanges has something new.
 func (k *Keeper) Changed() <-chan struct{} { return k.report.changed }
 
-// Pressing reports whether one of the changes should be sent at once: a kernel ended or began to run. Other changes may wait, also that a
-// kernel runs while others of its session are on their way here: nobody has more of the session before they run too.
+// Pressing reports whether one of the changes should be sent at once: a kernel ended or began to run. Other changes may wait for a moment,
+// which the caller bounds. That a kernel runs may wait, too, while others of its session are on their way here: a session is RUNNING only
+// when all its kernels are.
 func (k *Keeper) Pressing() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

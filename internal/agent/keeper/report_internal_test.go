@@ -8,13 +8,14 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// TestPressing: what somebody waits for is said at once. Nobody has more of a session whose kernels on one agent run one after the other
-// before all of them do.
+// TestPressing: what somebody waits for is said at once. A session is RUNNING only when all its kernels are, so the news of the first of
+// them can wait for the others.
 func TestPressing(t *testing.T) {
 	type is struct {
 		session cluster.SessionID
 		phase   cluster.Phase
 		stop    bool
+		unknown bool // nothing is wanted of it: the manager has not said, or no longer says, anything of it
 		dirty   bool
 	}
 	for _, c := range []struct {
@@ -34,6 +35,11 @@ func TestPressing(t *testing.T) {
 			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true}, "k2": {session: "s", phase: cluster.PhaseCreating, stop: true}}, true},
 		{"it runs, one of another session does not yet", map[cluster.KernelID]is{
 			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true}, "k2": {session: "other", phase: cluster.PhaseCreating}}, true},
+		{"it runs, another that nobody wants any more does not", map[cluster.KernelID]is{
+			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true}, "k2": {session: "s", phase: cluster.PhaseCreating, unknown: true}}, true},
+		{"two sessions run, of one another kernel does not yet", map[cluster.KernelID]is{
+			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true}, "k2": {session: "s", phase: cluster.PhaseCreating},
+			"k3": {session: "other", phase: cluster.PhaseRunning, dirty: true}}, true},
 		{"it runs as all of its session", map[cluster.KernelID]is{
 			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true}, "k2": {session: "s", phase: cluster.PhaseRunning}}, true},
 		{"one failed while another is created", map[cluster.KernelID]is{
@@ -42,8 +48,11 @@ func TestPressing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			k := &Keeper{kernels: map[cluster.KernelID]*kernel{}, report: newReport()}
 			for id, is := range c.kernels {
-				k.kernels[id] = &kernel{id: id, k: k, obs: cluster.KernelObservation{Kernel: id, Session: is.session, Phase: is.phase},
-					desired: &cluster.DesiredKernel{Kernel: id, Session: is.session, Stop: is.stop}}
+				n := &kernel{id: id, k: k, obs: cluster.KernelObservation{Kernel: id, Session: is.session, Phase: is.phase}}
+				if !is.unknown {
+					n.desired = &cluster.DesiredKernel{Kernel: id, Session: is.session, Stop: is.stop}
+				}
+				k.kernels[id] = n
 				if is.dirty {
 					k.report.dirty[id] = true
 				}

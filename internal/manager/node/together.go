@@ -30,13 +30,12 @@ func reportRest(batch []*report, took time.Duration) time.Duration {
 	sessions := map[cluster.SessionID]bool{}
 	for _, r := range batch {
 		for _, o := range r.list {
-			sessions[o.Session] = true
+			if sessions[o.Session] = true; len(sessions) == crowd {
+				return min(took, mostRest)
+			}
 		}
 	}
-	if len(sessions) < crowd {
-		return 0
-	}
-	return min(took, mostRest)
+	return 0
 }
 
 // report is one call of Observe.

@@ -28,20 +28,21 @@ func (q *Queries) AddFailedAgent(ctx context.Context, charge int32, agentID stri
 }
 
 const desiredKernels = `-- name: DesiredKernels :many
-WITH all_of AS MATERIALIZED (
+WITH mine AS MATERIALIZED (
+    SELECT k.id, k.session_id FROM kernels k WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING'
+), all_of AS MATERIALIZED (
     SELECT s.id, withheld_of_session(s.id) AS withheld, ssh_keys_of(s.access_key) AS ssh_keys,
            CASE WHEN EXISTS (SELECT FROM session_networks n WHERE n.session_id = s.id) THEN members_of_session(s.id) ELSE '[]' END AS members,
            CASE WHEN s.cluster_size > 1 AND s.resource_opts->>'network' = 'host' THEN host_peers_of_session(s.id) ELSE '[]' END AS host_peers
-    FROM sessions s WHERE s.id IN (
-        SELECT k.session_id FROM kernels k WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING')
+    FROM sessions s WHERE s.id IN (SELECT mine.session_id FROM mine)
 )
 SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress,
        a.withheld::jsonb AS withheld, a.ssh_keys::text[] AS ssh_keys,
        n.number AS network_number, n.subnet AS network_subnet, coalesce(n.encrypted, false)::boolean AS network_encrypted,
        a.members::jsonb AS network_members, (s.cluster_size > 1 AND s.status = 'RUNNING')::boolean AS all_run, a.host_peers::jsonb AS host_peers
-FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN all_of a ON a.id = s.id JOIN resource_groups g ON g.name = s.resource_group
-LEFT JOIN session_networks n ON n.session_id = s.id
-WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id
+FROM mine JOIN kernels k ON k.id = mine.id JOIN sessions s ON s.id = k.session_id JOIN all_of a ON a.id = s.id
+JOIN resource_groups g ON g.name = s.resource_group LEFT JOIN session_networks n ON n.session_id = s.id
+ORDER BY k.created_at, k.id
 `
 
 type DesiredKernelsRow struct {
@@ -63,8 +64,8 @@ type DesiredKernelsRow struct {
 	HostPeers        json.RawMessage
 }
 
-// What is wanted of agents, without the specifications, but for what may change while a kernel runs. What is the same for all kernels of a
-// session is made once for each session (all_of).
+// What is wanted of agents, without the specifications, but for what may change while a kernel runs. Which kernels these are is said once
+// (mine): an agent ends those that are missing here. What is the same for all kernels of a session is made once for each session (all_of).
 func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]DesiredKernelsRow, error) {
 	rows, err := q.db.Query(ctx, desiredKernels, agents)
 	if err != nil {
