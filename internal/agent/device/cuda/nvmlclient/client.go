@@ -93,7 +93,7 @@ func (c *Client) Look(ctx context.Context) (nvmlwire.Facts, error) {
 	first := New(c.o)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
-	defer group.Wait() // at most twice endLimit
+	defer group.Wait() // at most twice endLimit and wordsLimit
 	defer stop()
 	group.Go(func() { _ = first.Run(running) }) // it returns the end of its context; what fails is told by look
 	return first.look(ctx)

@@ -323,8 +323,19 @@ func TestTheLastWordsAreRead(t *testing.T) {
 		l, err := r.spawn()
 		require.NoError(t, err)
 		await.Value(t, l.exited)
-		require.ErrorContains(t, l.run(t.Context()), "exit status 3; it said: the sky has fallen")
+		await.Return(t, func() { err = l.run(t.Context()) })
+		require.ErrorContains(t, err, "exit status 3; it said: the sky has fallen")
 	}
+}
+
+func TestWordsAreNotAwaitedForEver(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, "heir", "well")
+	r.clock.fire(t, wordsLimit)
+	_, err := r.Look(t.Context())
+	require.ErrorContains(t, err, "it ended by itself: exit status 3; it said: mine is yours")
+	r.clock.fire(t, time.Second)
+	r.works(t, 2)
 }
 
 func TestWhatAHelperMustNotDo(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,14 @@ func play(parts []string, lives string) int {
 		stay()
 	case "crash":
 		fmt.Fprintln(os.Stderr, "the sky has fallen")
+		return 3
+	case "heir": // another process, which ends with the tests, holds its standard error
+		heir := exec.Command("tail", fmt.Sprintf("--pid=%d", os.Getppid()), "-f", os.DevNull)
+		heir.Stderr = os.Stderr
+		if err := heir.Start(); err != nil {
+			return 94
+		}
+		fmt.Fprintln(os.Stderr, "mine is yours")
 		return 3
 	case "other":
 		say(nvmlwire.Message{Version: nvmlwire.Version + 1})
