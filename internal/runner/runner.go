@@ -206,9 +206,11 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	if r.cfg.Bootstrap == "" { // a bootstrap script may install what the interpreter is to find
 		r.tasks.Go(func() { r.prestart(ctx) })
 	}
+	job := make(chan struct{}) // closed when the session's own work has come to its end
 	r.tasks.Add(1)
 	go func() {
 		defer r.tasks.Done()
+		defer close(job)
 		r.awaitNetwork(ctx)
 		if !r.awaitPeers(ctx) {
 			if ctx.Err() == nil {
@@ -237,7 +239,7 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	case grace = <-r.stop:
 		r.log.Info("the session ends", "grace", grace)
 	}
-	r.end(cancel, srv, grace)
+	r.end(cancel, srv, grace, job)
 	select {
 	case code = <-finished: // a batch command that was told to stop
 	default:
@@ -262,8 +264,12 @@ func (r *Runner) prestart(ctx context.Context) {
 	}
 }
 
+// batchEnd is how long the result of a batch job may take to be recorded when the session is told to end. The engine ends the container
+// before, where it is to end sooner.
+const batchEnd = 30 * time.Second
+
 // end stops everything that runs in the container.
-func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration) {
+func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration, job <-chan struct{}) {
 	cancel()
 	r.queue.close()
 	if r.python != nil {
@@ -277,6 +283,15 @@ func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration
 	}
 	r.mu.Unlock()
 	r.table.EndAll(grace, syscall.SIGTERM, syscall.SIGCONT)
+	if r.cfg.SessionType == "batch" {
+		late := time.NewTimer(batchEnd)
+		defer late.Stop()
+		select {
+		case <-job:
+		case <-late.C:
+			r.log.Error("the result of the batch command is not recorded yet, and nobody waits for it any longer", "after", batchEnd)
+		}
+	}
 	srv.shutdown()
 	done := make(chan struct{})
 	go func() {
@@ -293,9 +308,14 @@ func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration
 	}
 }
 
+// closeLogs writes what the container's log does not have yet. Nobody reads along with a batch job, so its log is all there is of it.
 func (r *Runner) closeLogs() {
-	r.out.Close(time.Second)
-	r.err.Close(time.Second)
+	limit := time.Second
+	if r.cfg.SessionType == "batch" {
+		limit = 10 * time.Second
+	}
+	r.out.Close(limit)
+	r.err.Close(limit)
 }
 
 // Main runs the runner's command line: its only argument is the configuration file. It

@@ -65,7 +65,7 @@ func (r *Runner) listen() (*server, error) {
 
 // shutdown lets replies that are being written come to their end, briefly.
 func (s *server) shutdown() {
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if s.http.Shutdown(ctx) != nil {
 		_ = s.http.Close()

@@ -27,6 +27,10 @@ import (
 // askAgain is how long a kernel's answer may be late on the second socket before it is asked again.
 const askAgain = 10 * time.Millisecond
 
+// lastWords is how long the other sockets of a kernel are read when one of them has ended. A kernel that died closes all of them, but what it
+// sent before may still lie in the others. Another process may hold them open, so the time is bounded.
+const lastWords = 2 * time.Second
+
 // Connection is what a kernel's connection file says, for transport ipc: socket number n is
 // the file Base-n.
 type Connection struct {
@@ -91,6 +95,8 @@ type Kernel struct {
 	current *execution
 	waiting map[string]chan message // shell replies by request id
 	err     error                   // why the connection ended
+	open    int                     // sockets that are read
+	limit   *time.Timer             // of what is read after the first of them ended
 
 	stray  func(stream, text string) // output that belongs to no cell
 	ended  chan struct{}
@@ -124,6 +130,7 @@ func Connect(ctx context.Context, c Connection, stray func(stream, text string))
 		}
 		*s.conn = conn
 	}
+	k.open = 3
 	k.loops.Add(3)
 	go k.receive(k.shell, k.onShell)
 	go k.receive(k.iopub, k.onIOPub)
@@ -179,7 +186,7 @@ func (k *Kernel) receive(c *zmtp.Conn, handle func(message)) {
 	for {
 		m, err := c.Recv()
 		if err != nil {
-			k.fail(err)
+			k.lost(err)
 			return
 		}
 		msg, err := k.parse(m)
@@ -190,10 +197,27 @@ func (k *Kernel) receive(c *zmtp.Conn, handle func(message)) {
 	}
 }
 
+// lost says that one socket has ended. The connection ends with the last of them, or when lastWords have passed.
+func (k *Kernel) lost(err error) {
+	k.mu.Lock()
+	k.open--
+	last := k.open == 0
+	if k.limit == nil && !last {
+		k.limit = time.AfterFunc(lastWords, func() { k.fail(err) })
+	}
+	k.mu.Unlock()
+	if last {
+		k.fail(err)
+	}
+}
+
 func (k *Kernel) fail(err error) {
 	k.onceFn.Do(func() {
 		k.mu.Lock()
 		k.err = err
+		if k.limit != nil {
+			k.limit.Stop()
+		}
 		k.mu.Unlock()
 		close(k.ended)
 		for _, c := range []*zmtp.Conn{k.shell, k.iopub, k.stdin} {
@@ -209,9 +233,6 @@ func (k *Kernel) Close() {
 	k.fail(errors.New("the connection was closed"))
 	k.loops.Wait()
 }
-
-// Ended is closed when the connection is gone.
-func (k *Kernel) Ended() <-chan struct{} { return k.ended }
 
 func (k *Kernel) sign(parts ...[]byte) []byte {
 	h := hmac.New(sha256.New, k.key)
@@ -273,11 +294,21 @@ func (k *Kernel) ask(ctx context.Context, typ string, content any) (message, err
 	if err := k.send(k.shell, id, typ, nil, content); err != nil {
 		return message{}, err
 	}
+	return k.reply(ctx, ch)
+}
+
+// reply waits for the reply to a request. One that came before the connection ended counts.
+func (k *Kernel) reply(ctx context.Context, ch <-chan message) (message, error) {
 	select {
 	case m := <-ch:
 		return m, nil
 	case <-k.ended:
-		return message{}, k.reason()
+		select {
+		case m := <-ch:
+			return m, nil
+		default:
+			return message{}, k.reason()
+		}
 	case <-ctx.Done():
 		return message{}, ctx.Err()
 	}
@@ -321,7 +352,7 @@ var ErrLost = errors.New("the interpreter is gone")
 // Execute runs a cell and returns its exit code: 0, 1 after an exception, or what SystemExit says.
 // A silent cell leaves no trace in the history.
 func (k *Kernel) Execute(code string, silent bool, sink cell.Sink) (int, error) {
-	id, reply := k.register()
+	id, ch := k.register()
 	defer k.unregister(id)
 	e := &execution{id: id, sink: sink, idle: make(chan struct{}), fences: make(chan struct{}, 16)}
 	k.mu.Lock()
@@ -340,16 +371,18 @@ func (k *Kernel) Execute(code string, silent bool, sink cell.Sink) (int, error) 
 		return 0, ErrLost
 	}
 	// The cell is over when the reply and the idle status are both here: they come over different sockets.
-	var m message
-	select {
-	case m = <-reply:
-	case <-k.ended:
+	m, err := k.reply(context.Background(), ch)
+	if err != nil {
 		return 0, ErrLost
 	}
 	select {
 	case <-e.idle:
 	case <-k.ended:
-		return 0, ErrLost
+		select {
+		case <-e.idle:
+		default:
+			return 0, ErrLost
+		}
 	}
 	var r struct {
 		Status string `json:"status"`

@@ -139,19 +139,11 @@ func (t *Terminal) over() bool {
 
 // read copies output until the terminal is closed by all its processes, or its shell ended.
 func (t *Terminal) read() {
-	go func() { // the shell's end is the terminal's end, even when a child keeps it open
-		<-t.process.Done()
-		_ = t.master.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-	}()
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := t.master.Read(buf)
-		if n > 0 {
-			t.spread(append([]byte(nil), buf[:n]...))
-		}
-		if err != nil {
-			break
-		}
+	drain := proc.NewDrain(t.master, func(b []byte) { t.spread(append([]byte(nil), b...)) })
+	select {
+	case <-drain.Done():
+	case <-t.process.Done(): // the shell's end is the terminal's end, even when a child keeps it open
+		drain.Settle(func([]byte) {}) // what the shell wrote is passed on first
 	}
 	t.process.Signal(syscall.SIGHUP)
 	<-t.process.Done()
@@ -163,6 +155,7 @@ func (t *Terminal) read() {
 	t.watchers = nil
 	t.mu.Unlock()
 	t.master.Close()
+	<-drain.Done()
 }
 
 func (t *Terminal) spread(b []byte) {
