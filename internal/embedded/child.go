@@ -204,6 +204,7 @@ func (c *child) spawn() (*process, error) {
 		}
 		started <- nil
 		err := cmd.Wait()
+		p.tail.flush()
 		if err == nil {
 			err = errors.New("it exited with status 0")
 		}
@@ -241,17 +242,31 @@ func (l *lineLogger) Write(b []byte) (int, error) {
 		if i < 0 {
 			i = maxLine - 1
 		}
-		line := strings.TrimSpace(string(l.partial[:i]))
+		line := string(l.partial[:i])
 		l.partial = l.partial[i+1:]
-		if line == "" {
-			continue
-		}
-		if len(l.last) == tailLines {
-			l.last = l.last[1:]
-		}
-		l.last = append(l.last, line)
-		l.log.Log(context.Background(), l.level(line), line)
+		l.take(line)
 	}
+}
+
+// flush takes what came last without the end of a line.
+func (l *lineLogger) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.take(string(l.partial))
+	l.partial = nil
+}
+
+// take logs a line; mu is held.
+func (l *lineLogger) take(line string) {
+	line = strings.TrimSpace(line)
+	if line == "" {
+		return
+	}
+	if len(l.last) == tailLines {
+		l.last = l.last[1:]
+	}
+	l.last = append(l.last, line)
+	l.log.Log(context.Background(), l.level(line), line)
 }
 
 // quote returns the last lines for an error text, "" when there are none.
