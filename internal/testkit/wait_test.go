@@ -55,6 +55,29 @@ func TestHungEngine(t *testing.T) {
 	c.Clean()
 }
 
+// TestAKernelIsToldToRunBeforeTheOthers: the news that a kernel runs waits for others of its session on the agent, but not for long.
+func TestAKernelIsToldToRunBeforeTheOthers(t *testing.T) {
+	t.Parallel()
+	c := testkit.New(t, testkit.Options{})
+	back := c.Agents[0].Engine.Inject(fake.Fault{Method: fake.Start, Hang: true, Times: 1})
+	id := c.Create(request.Session{Name: "pair", ClusterSize: 2})
+	run := func() (n int) {
+		for _, k := range c.Session(id).Kernels {
+			if k.Status == cluster.Running {
+				n++
+			}
+		}
+		return n
+	}
+	c.Until("one kernel runs", func() bool { return run() == 1 })
+	require.NotEqual(t, cluster.Running, c.Session(id).Status)
+	back()
+	c.Running(id)
+	c.Destroy(id, false)
+	c.Ended(id)
+	c.Clean()
+}
+
 // TestStubbornContainer: a container that ignores the request to end is killed after its grace, and a
 // session whose agent does not answer ends at its deadline nevertheless.
 func TestStubbornContainer(t *testing.T) {
