@@ -15,6 +15,23 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
+// meanings says what happens in each state.
+var meanings = map[cluster.Status]string{
+	cluster.Pending:     "it waits for a place",
+	cluster.Scheduled:   "it has an agent and devices; the agent has not begun",
+	cluster.Preparing:   "the agent reserves its devices and attaches its folders",
+	cluster.Pulling:     "the agent fetches its image; progress extends the deadline",
+	cluster.Prepared:    "the image is there; the container is next",
+	cluster.Creating:    "the container is created and started; the agent waits for the runner in it",
+	cluster.Running:     "it can be used; a session is RUNNING when all its kernels are",
+	cluster.Restarting:  "its container is made anew, as its owner asked",
+	cluster.Lost:        "its agent does not answer (kernels only); it keeps its slots for the grace that the agent has to return",
+	cluster.Terminating: "it is being stopped",
+	cluster.Terminated:  "it has ended",
+	cluster.Cancelled:   "it was ended before it ran",
+	cluster.Error:       "it failed; its reason says why",
+}
+
 func TestNothingFollowsAFinalStatus(t *testing.T) {
 	t.Parallel()
 
@@ -80,6 +97,17 @@ func TestDrawing(t *testing.T) {
 
 	var b strings.Builder
 	b.WriteString("# State machines\n\nGenerated from the table in `internal/cluster` by `make gen`; do not edit.\n")
+	b.WriteString("\n## What the states mean\n\n| state | what happens | at most | then |\n|---|---|---|---|\n")
+	for _, s := range cluster.AllStatuses {
+		most, then := "", ""
+		if d, ok := cluster.KernelDeadline(s); ok {
+			if most, then = d.After.String(), "`"+string(d.Reason)+"`, it ends"; d.Retry {
+				then = "`" + string(d.Reason) + "`, another agent is tried"
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s, meanings[s], most, then)
+	}
+	fmt.Fprintf(&b, "\nA session is placed at most %d times; failures that are the agent's own fault do not count. A batch job that may have\nstarted is started elsewhere only after its agent has said that it did not, or where its owner allowed it.\n", cluster.MaxPlacements)
 	draw := func(title string, may func(from, to cluster.Status) bool) {
 		fmt.Fprintf(&b, "\n## %s\n\n```mermaid\nstateDiagram-v2\n    [*] --> PENDING\n", title)
 		for _, from := range cluster.AllStatuses {

@@ -35,7 +35,7 @@ func TestAdministrationDocument(t *testing.T) { // not parallel: the command lin
 		'grace', 'grace@example.org', 'default', 'user', 'default')`)
 	c.Exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ('AKIAIOSFODNN7EXAMPLE', '',
 		'00000000-0000-4000-8000-000000000002', 'default')`)
-	c.Running(c.Create(request.Session{Name: "used"}))
+	c.Running(c.Create(request.Session{Name: "my-lab"}))
 
 	require.Greater(t, runDocument(t, "administration.md"), 15, "the document's commands are in blocks of sh")
 }

@@ -50,7 +50,7 @@ func New(build string) *Frame {
 func (a *Frame) Flags(c *cobra.Command) {
 	f := c.PersistentFlags()
 	f.StringVar(&a.stateDir, "state-dir", "", "state directory of the cluster whose client.env to use")
-	f.StringVar(&a.endpoint, "endpoint", "", "address of the manager, such as http://127.0.0.1:8090")
+	f.StringVar(&a.endpoint, "endpoint", "", "address of the manager, such as http://127.0.0.1:8081")
 	f.StringVar(&a.profile, "profile", "", "profile that says which cluster to use (see berth profile)")
 	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usage(Hint(err, cmd.CommandPath()+" --help"))

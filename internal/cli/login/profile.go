@@ -119,8 +119,8 @@ func (a *verbs) newProfileSet() *cobra.Command {
 		Use: "set NAME", Short: "Write a profile with a keypair or an API token",
 		Long: "Write a profile whose secret is read from standard input: the secret key of --access-key, or an API token (--token). What is\n" +
 			"not given stays as it was. For a login by password use `berth login`.",
-		Example: "  echo $SECRET | berth profile set lab --endpoint https://manager.lab:8090 --access-key AKIA...\n" +
-			"  berth token create laptop | berth profile set laptop --endpoint https://manager.lab:8090 --token",
+		Example: "  echo $SECRET | berth profile set lab --endpoint https://manager.lab:8081 --access-key AKIA...\n" +
+			"  berth token create laptop | berth profile set laptop --endpoint https://manager.lab:8081 --token",
 		Args: frame.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store := a.Profiles()
