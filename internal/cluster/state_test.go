@@ -107,7 +107,8 @@ func TestDrawing(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s, meanings[s], most, then)
 	}
-	fmt.Fprintf(&b, "\nA session is placed at most %d times; failures that are the agent's own fault do not count. A batch job that may have\nstarted is started elsewhere only after its agent has said that it did not, or where its owner allowed it.\n", cluster.MaxPlacements)
+	fmt.Fprintf(&b, "\nA session is placed at most %d times; failures that are the agent's own fault do not count. A batch job that may have "+
+		"started\nis started elsewhere only after its agent has said that it did not, or where its owner allowed it.\n", cluster.MaxPlacements)
 	draw := func(title string, may func(from, to cluster.Status) bool) {
 		fmt.Fprintf(&b, "\n## %s\n\n```mermaid\nstateDiagram-v2\n    [*] --> PENDING\n", title)
 		for _, from := range cluster.AllStatuses {

@@ -36,7 +36,8 @@ func TestPressing(t *testing.T) {
 		{"it runs, one of another session does not yet", map[cluster.KernelID]is{
 			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true}, "k2": {session: "other", phase: cluster.PhaseCreating}}, true},
 		{"it runs, another that nobody wants any more does not", map[cluster.KernelID]is{
-			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true}, "k2": {session: "s", phase: cluster.PhaseCreating, unknown: true}}, true},
+			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true},
+			"k2": {session: "s", phase: cluster.PhaseCreating, unknown: true}}, true},
 		{"two sessions run, of one another kernel does not yet", map[cluster.KernelID]is{
 			"k1": {session: "s", phase: cluster.PhaseRunning, dirty: true}, "k2": {session: "s", phase: cluster.PhaseCreating},
 			"k3": {session: "other", phase: cluster.PhaseRunning, dirty: true}}, true},

@@ -43,8 +43,8 @@ const (
 )
 
 // reportLinger is how long a step on the way of a kernel waits for the next before it is reported: the way from an order
-// to a container takes a few milliseconds, and each report costs the manager a transaction. That a kernel runs waits no longer either, where
-// others of its session are still on their way (Keeper.Pressing).
+// to a container takes a few milliseconds, and each report costs the manager a transaction. That a kernel runs waits no longer either,
+// where others of its session are still on their way (Keeper.Pressing).
 const reportLinger = 25 * time.Millisecond
 
 // send is the only one who writes to the stream.

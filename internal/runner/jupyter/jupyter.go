@@ -27,8 +27,8 @@ import (
 // askAgain is how long a kernel's answer may be late on the second socket before it is asked again.
 const askAgain = 10 * time.Millisecond
 
-// lastWords is how long the other sockets of a kernel are read when one of them has ended. A kernel that died closes all of them, but what it
-// sent before may still lie in the others. Another process may hold them open, so the time is bounded.
+// lastWords is how long the other sockets of a kernel are read when one of them has ended. A kernel that died closes all of them, but what
+// it sent before may still lie in the others. Another process may hold them open, so the time is bounded.
 const lastWords = 2 * time.Second
 
 // Connection is what a kernel's connection file says, for transport ipc: socket number n is
