@@ -171,11 +171,14 @@ type result struct {
 	statuses []run.Status
 }
 
+// waitMS lets a step wait as long as one may: an interpreter that starts on a busy machine takes its time.
+const waitMS = int(run.MaxWait / time.Millisecond)
+
 // play steps through a run until it ends, answering questions in turn; no answer left means EOF.
 func (b *box) play(id string, req run.StepRequest, answers ...string) result {
 	b.t.Helper()
 	var r result
-	req.WaitMS = 5000
+	req.WaitMS = waitMS
 	var from int64
 	req.From = &from
 	for {
@@ -192,7 +195,7 @@ func (b *box) play(id string, req run.StepRequest, answers ...string) result {
 			}
 		}
 		from = res.Seq
-		req = run.StepRequest{Mode: run.ModeContinue, WaitMS: 5000, From: &from}
+		req = run.StepRequest{Mode: run.ModeContinue, WaitMS: waitMS, From: &from}
 		switch {
 		case res.Status.Final():
 			require.NotNil(b.t, res.ExitCode)

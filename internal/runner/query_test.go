@@ -171,14 +171,14 @@ func TestQueryRepeatsAndResumes(t *testing.T) {
 	require.Equal(t, 0, *last.ExitCode)
 
 	// A caller that does not count starts anew after the end was delivered.
-	plain := run.StepRequest{Mode: run.ModeQuery, Code: "n = n + 1; print(n)", WaitMS: 5000}
+	plain := run.StepRequest{Mode: run.ModeQuery, Code: "n = n + 1; print(n)", WaitMS: waitMS}
 	for i := range 3 {
 		res, err := b.c.Step(ctx(t), "same-id", plain)
 		require.NoError(t, err)
 		require.Equal(t, run.StatusFinished, res.Status)
 		require.Equal(t, fmt.Sprint(i+2, "\n"), res.Console[0].Data)
 	}
-	res, err := b.c.Step(ctx(t), "same-id", run.StepRequest{Mode: run.ModeContinue, WaitMS: 5000})
+	res, err := b.c.Step(ctx(t), "same-id", run.StepRequest{Mode: run.ModeContinue, WaitMS: waitMS})
 	require.NoError(t, err)
 	require.Equal(t, run.StatusFinished, res.Status, "asking again after the end tells the end again")
 	require.Empty(t, res.Console)
@@ -208,7 +208,7 @@ func TestQueryQueue(t *testing.T) {
 	require.ErrorContains(t, err, "wait for their turn")
 	_, err = b.c.Interrupt(ctx(t), "second")
 	require.NoError(t, err)
-	res, err := b.c.Step(ctx(t), "second", run.StepRequest{Mode: run.ModeContinue, WaitMS: 5000})
+	res, err := b.c.Step(ctx(t), "second", run.StepRequest{Mode: run.ModeContinue, WaitMS: waitMS})
 	require.NoError(t, err)
 	require.Equal(t, 130, *res.ExitCode)
 	require.Equal(t, "one\n", b.query("first", "print(input())", "one").stdout)

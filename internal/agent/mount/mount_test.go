@@ -433,7 +433,7 @@ func TestHungVolume(t *testing.T) {
 	needMounts(t)
 	w, healthy := newWorld(t), newWorld(t)
 	healthy.folder.Host = "local:volume2"
-	m := w.open(func(o *mount.Options) { o.Patience = 50 * time.Millisecond })
+	m := w.open(func(o *mount.Options) { o.Patience = 2 * time.Second }) // also with the healthy one, which may be slow on a busy machine
 	w.prepare(m, owner, w.folder)
 	m.Probe(t.Context())
 	require.Empty(t, m.Hung())

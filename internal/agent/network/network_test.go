@@ -185,10 +185,13 @@ func (w *world) reaches(pid int, netw, address string) (ok bool) {
 	return ok
 }
 
+// patience is how long what is expected to answer may take.
+const patience = 30 * time.Second
+
 // comesToReach is reaches where that is expected: on a busy machine an answer may take longer than reaches waits.
 func (w *world) comesToReach(pid int, netw, address string) bool {
 	w.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !w.reaches(pid, netw, address) {
 		if time.Now().After(deadline) {
 			return false
@@ -348,7 +351,7 @@ func TestEgressPolicies(t *testing.T) {
 	}
 	// A change holds for live sessions, and cuts connections that it does not include.
 	var conn net.Conn
-	w.in(a, func() (err error) { conn, err = net.DialTimeout("tcp", far+":80", time.Second); return err })
+	w.in(a, func() (err error) { conn, err = net.DialTimeout("tcp", far+":80", patience); return err })
 	defer conn.Close()
 	n.SetEgress(ada, cluster.Egress{Mode: cluster.EgressNone})
 	n.SetEgress(bob, cluster.Egress{Mode: cluster.EgressOpen})

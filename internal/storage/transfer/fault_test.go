@@ -189,6 +189,19 @@ func (s *slow) Read(p []byte) (int, error) {
 	return copy(p, more), nil
 }
 
+// begin sends the first two bytes of a file, and the rest as it is told to. A refusal is answered at once because it asks whether to go on:
+// else the server waits for the rest first, for as long as a test has.
+func (p *proxy) begin(tok string) (rest chan string, end chan answer) {
+	body, end := &slow{first: "ab", rest: make(chan string)}, make(chan answer, 1)
+	h := patchHeaders(0)
+	h["Expect"] = "100-continue"
+	go func() {
+		a, _ := p.try("PATCH", "/upload", token(tok), h, body)
+		end <- a
+	}()
+	return body.rest, end
+}
+
 func TestTwoWriters(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		t.Run(fmt.Sprintf("same proxy %v", same), func(t *testing.T) {
@@ -198,24 +211,14 @@ func TestTwoWriters(t *testing.T) {
 				other = r.open()
 			}
 			tok := r.uploadToken("x", 6)
-			var rest chan string
-			var first chan answer
-			begin := func() {
-				body, end := &slow{first: "ab", rest: make(chan string)}, make(chan answer, 1)
-				rest, first = body.rest, end
-				go func() {
-					a, _ := r.try("PATCH", "/upload", token(tok), patchHeaders(0), body)
-					end <- a
-				}()
-			}
-			begin()
+			rest, first := r.begin(tok)
 			// The second writer is refused as long as the first one lives.
 			require.Eventually(t, func() bool {
 				select {
 				case a := <-first:
 					if a.status == http.StatusLocked { // it came while the second one was there for a moment
 						close(rest)
-						begin()
+						rest, first = r.begin(tok)
 					}
 				default:
 				}
@@ -284,7 +287,7 @@ func TestQuietWriterYields(t *testing.T) {
 }
 
 func TestBodyThatStops(t *testing.T) {
-	r := newRig(t, func(o *transfer.Options) { o.IdleTimeout = 50 * time.Millisecond })
+	r := newRig(t, func(o *transfer.Options) { o.IdleTimeout = 2 * time.Second }) // its first bytes must come in time
 	tok := r.uploadToken("x", 6)
 	body := &slow{first: "ab", rest: make(chan string)}
 	defer close(body.rest)
@@ -388,21 +391,24 @@ func interrupted(t *testing.T, r *rig) {
 func TestTooManyTransfers(t *testing.T) {
 	r := newRig(t, func(o *transfer.Options) { o.MaxPerFolder = 1 })
 	one, two := r.uploadToken("one", 6), r.uploadToken("two", 6)
-	body := &slow{first: "ab", rest: make(chan string)}
-	first := make(chan answer, 1)
-	go func() {
-		a, _ := r.try("PATCH", "/upload", token(one), patchHeaders(0), body)
-		first <- a
-	}()
+	rest, first := r.begin(one)
 	require.Eventually(t, func() bool {
+		select {
+		case a := <-first:
+			if a.status == http.StatusServiceUnavailable { // it came while the second one was there for a moment
+				close(rest)
+				rest, first = r.begin(one)
+			}
+		default:
+		}
 		a, err := r.try("PATCH", "/upload", token(two), patchHeaders(0), nil)
 		return err == nil && a.status == 503 && a.slug() == "too-many-transfers" && a.header.Get("Retry-After") != ""
 	}, 10*time.Second, 10*time.Millisecond)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, r.s.Wait(over), context.Canceled)
-	body.rest <- "cdef"
-	close(body.rest)
+	rest <- "cdef"
+	close(rest)
 	require.Equal(t, 204, (await.Value(t, first)).status)
 	require.NoError(t, r.s.Wait(t.Context()))
 	require.Equal(t, 204, r.patch(two, 0, []byte("abcdef")).status)

@@ -26,6 +26,7 @@ import (
 	"berth.dev/berth/internal/manager/session/scheduling"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // manager is one of several that compete for the lead over one database and one etcd. It can be killed: then
@@ -150,6 +151,17 @@ func (a *arena) manager(name string) *manager {
 	return m
 }
 
+// untilAll waits until a count has come to n. However many they are and however busy the machine is: it fails only when the count has
+// not risen for a long time.
+func (a *arena) untilAll(what string, n int, count func() int) {
+	a.t.Helper()
+	for seen := count(); seen < n; {
+		before := seen
+		require.Eventually(a.t, func() bool { seen = count(); return seen > before }, 3*patience, time.Millisecond,
+			"more than %d of %d %s", before, n, what)
+	}
+}
+
 func (m *manager) leads() bool {
 	st, err := m.planner.Status(context.Background())
 	return err == nil && len(st) > 0 && st[0].Leader
@@ -182,19 +194,16 @@ func TestAKilledLeaderIsReplaced(t *testing.T) {
 		require.NoError(t, a.store.Pool().QueryRow(t.Context(), sql).Scan(&n))
 		return n
 	}
-	require.Eventually(t, func() bool { return count(`SELECT count(*) FROM sessions WHERE status = 'SCHEDULED'`) > sessions/5 }, patience,
-		time.Millisecond)
+	scheduled := func() int { return count(`SELECT count(*) FROM sessions WHERE status = 'SCHEDULED'`) }
+	a.untilAll("sessions are placed", sessions/5+1, scheduled)
 	one.kill(t, a.store)
 	died := time.Now()
 	require.Eventually(t, two.leads, patience, 5*time.Millisecond)
 	t.Logf("the other manager led after %s", time.Since(died).Round(time.Millisecond))
-	select {
-	case <-added:
-	case <-time.After(patience):
-		t.Fatal("sessions were not added in time")
-	}
-	require.Eventually(t, func() bool { return count(`SELECT count(*) FROM sessions WHERE status = 'SCHEDULED'`) == sessions }, 3*patience,
-		5*time.Millisecond)
+	a.untilAll("sessions are added", sessions, func() int { return count(`SELECT count(*) FROM sessions`) })
+	await.Value(t, added)
+	a.untilAll("sessions are placed", sessions, scheduled)
+	require.Equal(t, sessions, scheduled())
 
 	require.Zero(t, count(`SELECT count(*) FROM (SELECT kernel_id FROM session_events WHERE to_status = 'SCHEDULED' AND kernel_id IS NOT `+
 		`NULL GROUP BY 1 HAVING count(*) <> 1) d`), "kernels placed twice")
