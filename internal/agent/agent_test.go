@@ -31,6 +31,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/link/ca"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -109,17 +110,34 @@ func (m *manager) change(f func()) {
 
 func (m *manager) until(what string, ok func() bool) {
 	m.t.Helper()
-	limit := time.After(30 * time.Second)
+	m.untilAll(what, 1, func() int {
+		if ok() {
+			return 1
+		}
+		return 0
+	})
+}
+
+// untilAll waits until a number has become n. It waits on for as long as the number grows.
+func (m *manager) untilAll(what string, n int, count func() int) {
+	m.t.Helper()
+	const patience = time.Minute
+	limit, most := time.NewTimer(patience), 0
+	defer limit.Stop()
 	for {
 		m.mu.Lock()
-		done, news := ok(), m.news
+		now, news := count(), m.news
 		m.mu.Unlock()
-		if done {
+		if now >= n {
 			return
+		}
+		if now > most {
+			most = now
+			limit.Reset(patience)
 		}
 		select {
 		case <-news:
-		case <-limit:
+		case <-limit.C:
 			m.t.Fatalf("never happened: %s; seen %s", what, peek(m, func() string { return fmt.Sprintf("%+v", m.seen) }))
 		}
 	}
@@ -270,8 +288,12 @@ type host struct {
 	drivers []device.Driver
 }
 
-func newHost(t testing.TB, m *manager) *host {
-	h := &host{t: t, cfg: agent.DefaultConfig(), engine: fake.NewEngine(fake.Options{}), cores: 8, log: slog.New(slog.DiscardHandler),
+func newHost(t testing.TB, m *manager, change ...func(*fake.Options)) *host {
+	var opt fake.Options
+	for _, c := range change {
+		c(&opt)
+	}
+	h := &host{t: t, cfg: agent.DefaultConfig(), engine: fake.NewEngine(opt), cores: 8, log: slog.New(slog.DiscardHandler),
 		times: keeper.Times{Sweep: 50 * time.Millisecond}}
 	if testing.Verbose() {
 		h.log = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -421,14 +443,24 @@ func slicesWithout(found []agent.Finding, kind string) (out []agent.Finding) {
 
 func TestManagerAndAgentRestart(t *testing.T) {
 	t.Parallel()
-	m := newManager(t)
-	h := newHost(t, m)
-	h.start()
 	const n = 8
+	m := newManager(t)
+	// The batch's sleep is over when the test says so: while the agent is away.
+	wake := make(chan func(), n)
+	h := newHost(t, m, func(o *fake.Options) {
+		o.After = func(d time.Duration, f func()) (stop func() bool) {
+			if d == time.Hour {
+				wake <- f
+				return func() bool { return true }
+			}
+			return time.AfterFunc(d, f).Stop
+		}
+	})
+	h.start()
 	for i := range n {
 		d := desired(i)
 		if i == 7 {
-			d.Spec.SessionType, d.Spec.StartupCommand = cluster.Batch, "sleep 3; exit 3" // ends when the agent is away, also on a busy machine
+			d.Spec.SessionType, d.Spec.StartupCommand = cluster.Batch, "sleep 3600; exit 3"
 		}
 		m.want(d)
 	}
@@ -444,10 +476,8 @@ func TestManagerAndAgentRestart(t *testing.T) {
 	m.stop()
 	require.Equal(t, n, h.engine.Count(), "an agent's end touches no container")
 	require.NoError(t, h.engine.Exit(kernelID(0), 9))
-	require.Eventually(t, func() bool {
-		_, err := os.Stat(filepath.Join(h.cfg.StateDir, "kernels", string(kernelID(7)), "private", "result.json"))
-		return err == nil
-	}, time.Minute, 5*time.Millisecond)
+	await.Value(t, wake)()
+	require.FileExists(t, filepath.Join(h.cfg.StateDir, "kernels", string(kernelID(7)), "private", "result.json"))
 	h.start()
 	m.start()
 	m.until("ends of the time in between", func() bool {
@@ -743,21 +773,21 @@ func TestTwoHundred(t *testing.T) {
 	for i := range 200 {
 		list, ends = append(list, desired(i)), append(ends, stopped(i))
 	}
-	all := func(p cluster.Phase) func() bool {
-		return func() bool {
+	in := func(p cluster.Phase) func() int {
+		return func() (n int) {
 			for i := range 200 {
-				if m.phase(kernelID(i)) != p {
-					return false
+				if m.phase(kernelID(i)) == p {
+					n++
 				}
 			}
-			return true
+			return n
 		}
 	}
 	m.want(list...)
-	m.until("all run", all(cluster.PhaseRunning))
+	m.untilAll("all run", 200, in(cluster.PhaseRunning))
 	up := time.Since(began)
 	m.want(ends...)
-	m.until("all end", all(cluster.PhaseEnded))
+	m.untilAll("all end", 200, in(cluster.PhaseEnded))
 	t.Logf("200 kernels: up in %s, gone in %s", up, time.Since(began)-up)
 	require.Zero(t, h.engine.Count())
 }

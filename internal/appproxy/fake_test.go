@@ -17,9 +17,11 @@ import (
 	"net/http/cookiejar"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -396,23 +398,21 @@ func config(t *testing.T, m *manager) appproxy.Config {
 	return cfg
 }
 
-var portsUsed struct {
-	sync.Mutex
-	next int
-}
+// These tests have the ports from firstPort on, in blocks of ten: no other package has them, nor does the kernel give them to anybody.
+const (
+	firstPort  = 61_000
+	portBlocks = 300
+)
 
-// freePorts is the first of ten ports that nobody has.
+// portsTold counts the blocks that tests of this process were told.
+var portsTold atomic.Int64
+
+// freePorts is the first of ten ports that nobody has and no other test was told. Each process begins elsewhere.
 func freePorts(t *testing.T) int {
 	t.Helper()
-	portsUsed.Lock()
-	defer portsUsed.Unlock()
-	if portsUsed.next == 0 {
-		portsUsed.next = 12000 + int(time.Now().UnixNano()/1e6%15000)
-	}
 next:
-	for range 100 {
-		base := portsUsed.next
-		portsUsed.next += 10
+	for range portBlocks {
+		base := firstPort + 10*((os.Getpid()*97+int(portsTold.Add(1)))%portBlocks)
 		for port := base; port < base+10; port++ {
 			ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 			if err != nil {

@@ -19,6 +19,10 @@ const (
 	presenceTTL = 15
 	// refreshEvery is the age of announced space, when nothing else has changed.
 	refreshEvery = 15 * time.Second
+	// takeBack bounds how long an orderly stop waits until etcd has taken the announcement back. It is less than a service may take to stop.
+	takeBack = 5 * time.Second
+	// giveUp bounds the same before it is announced again: that replaces what was announced before.
+	giveUp = time.Second
 )
 
 // Presence is what the proxy announces.
@@ -59,7 +63,11 @@ func (p *Proxy) announceOnce(ctx context.Context, good func()) error {
 		return fmt.Errorf("get a lease: %w", err)
 	}
 	defer func() {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		limit := giveUp
+		if ctx.Err() != nil {
+			limit = takeBack
+		}
+		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
 		_, _ = etcd.Revoke(rctx, lease.ID) // else it runs out by itself
 	}()

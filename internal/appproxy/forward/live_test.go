@@ -482,46 +482,6 @@ func TestTrustedProxies(t *testing.T) {
 	}
 }
 
-func TestDeadlines(t *testing.T) {
-	r := newRig(t, func(c *Config) {
-		c.HeaderTimeout, c.IdleTimeout, c.StallTimeout, c.ResponseTimeout = 100*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond,
-			150*time.Millisecond
-	})
-	hang := make(chan struct{})
-	defer close(hang)
-	r.app("silent", func(c net.Conn) {
-		b := bufio.NewReader(c)
-		_, _ = http.ReadRequest(b)
-		_, _ = io.Copy(io.Discard, b)
-	})
-	r.app("deaf", func(c net.Conn) { <-hang })
-	r.app("flood", func(c net.Conn) {
-		_, _ = http.ReadRequest(bufio.NewReader(c))
-		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
-		_, _ = io.CopyN(c, zeros{}, 1e9)
-	})
-	answer := r.say("GET / HTTP/1.1\r\nHos")
-	require.Equal(t, "408 Request Timeout", status(answer), "slow head")
-	require.Empty(t, r.say(""), "nothing at all")
-	answer = r.say("GET / HTTP/1.1\r\nHost: silent\r\n\r\n")
-	require.Equal(t, "504 Gateway Timeout", status(answer), "an app that never answers")
-	require.Contains(t, answer, "The app did not answer in time.")
-	answer = r.say("POST / HTTP/1.1\r\nHost: silent\r\nContent-Length: 10\r\n\r\nabc")
-	require.Equal(t, "408 Request Timeout", status(answer), "slow body")
-	c := r.conn()
-	go func() {
-		_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: deaf\r\nContent-Length: 100000000\r\n\r\n")
-		_, _ = io.CopyN(c, zeros{}, 1e8)
-	}()
-	line, err := bufio.NewReader(c).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "HTTP/1.1 504 Gateway Timeout\r\n", line, "an app that does not read")
-	c = r.conn()
-	_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: flood\r\n\r\n")
-	require.NoError(t, err)
-	until(t, "a visitor who does not read is put out", func() bool { return r.e.Live().Connections == 0 })
-}
-
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
@@ -542,16 +502,6 @@ func TestVisitorLeaves(t *testing.T) {
 	until(t, "the app has it", func() bool { return r.e.Live().Connections == 1 })
 	require.NoError(t, c.Close())
 	<-left
-}
-
-func TestLifetime(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Lifetime = 100 * time.Millisecond })
-	r.server("app", http.HandlerFunc(echoSockets))
-	c, _, err := websocket.Dial(t.Context(), "ws://app/", &websocket.DialOptions{HTTPClient: r.client()})
-	require.NoError(t, err)
-	defer c.CloseNow()
-	_, _, err = c.Read(t.Context())
-	require.Error(t, err)
 }
 
 // A connection that the app has closed meanwhile is noticed: what can be repeated is repeated, nothing else.

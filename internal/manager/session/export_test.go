@@ -2,6 +2,8 @@ package session
 
 import (
 	"context"
+	"sync"
+	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -9,6 +11,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/store/feed"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // CompareEvents looks at events and compares the newest ones.
@@ -17,8 +20,26 @@ func CompareEvents(ctx context.Context, s *Service) (feed.Report, error) {
 	return s.hub.events.Look(ctx, feed.Events(s.d.Store), s.hub)
 }
 
-// LookForRemovals sets how often a wait looks whether containers are gone, without a hint.
-func (s *Service) LookForRemovals(every time.Duration) { s.removalPause = every }
+// OnHints is a service of the same sessions whose waits look again for hints alone. It serves until the test ends.
+// held tells that a wait has looked and found containers that are still to be removed.
+func OnHints(t testing.TB, s *Service) (out *Service, held <-chan struct{}) {
+	found := make(chan struct{}, 1)
+	out = &Service{d: s.d, hub: newHub(s.d.Store, s.d.Log, 24*time.Hour), routes: s.routes, removalPause: func() <-chan time.Time {
+		select {
+		case found <- struct{}{}:
+		default:
+		}
+		return nil
+	}}
+	begun, cancel := out.hub.watch("none")
+	defer cancel()
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { out.hub.run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	await.Value(t, begun) // it wakes everybody once, at its beginning
+	return out, found
+}
 
 // LeaseLoop is the loop that ends sessions whose clients are gone.
 func (s *Service) LeaseLoop() reconcile.Loop { return s.leaseLoop() }

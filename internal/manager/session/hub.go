@@ -42,6 +42,9 @@ type hub struct {
 	// changed is told of every session that changed, "" standing for all, before waiters are; may be nil.
 	changed func(cluster.SessionID)
 
+	// every is the time between looks without any hint.
+	every time.Duration
+
 	// events is followed while there are subscribers.
 	events *feed.Follower
 
@@ -66,10 +69,10 @@ type subscriber struct {
 	objects *objectQueue
 }
 
-func newHub(s *store.Store, log *slog.Logger) *hub {
-	h := &hub{store: s, waiters: map[cluster.SessionID]map[chan struct{}]struct{}{}, subs: map[*subscriber]struct{}{}}
+func newHub(s *store.Store, log *slog.Logger, every time.Duration) *hub {
+	h := &hub{store: s, every: every, waiters: map[cluster.SessionID]map[chan struct{}]struct{}{}, subs: map[*subscriber]struct{}{}}
 	h.events = feed.New(feed.Config{
-		Name: "events", Log: log, CompareEvery: eventsCompare, Tick: resync, Retry: eventsRetry, Hint: h.hint,
+		Name: "events", Log: log, CompareEvery: eventsCompare, Tick: every, Retry: eventsRetry, Hint: h.hint,
 		Topics: func(topic string) bool {
 			return topic == store.TopicEvents || strings.HasPrefix(topic, "session:")
 		},

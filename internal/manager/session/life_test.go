@@ -423,19 +423,21 @@ func TestRestartsThatFailAreNotTheAgents(t *testing.T) {
 func TestWhoWaitsForRemovalsIsTold(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)
-	w.Sessions.LookForRemovals(time.Hour)
 	w.Agent("a1", 8, 16*managertest.GiB)
+	waits, held := session.OnHints(t, w.Sessions)
 	id := w.Running("removed", "a1")
 	_, err := w.Sessions.Destroy(t.Context(), w.Admin, string(id), session.DestroyOptions{Forced: true})
 	require.NoError(t, err)
-	_, timedOut, err := w.Sessions.Wait(t.Context(), w.Admin, id, session.UntilRemoved, time.Millisecond)
+	_, timedOut, err := waits.Wait(t.Context(), w.Admin, id, session.UntilRemoved, time.Millisecond)
 	require.NoError(t, err)
 	require.True(t, timedOut)
+	await.Value(t, held)
 	done := make(chan bool, 1)
-	go func() { // shorter than the time between looks without a hint
-		_, timedOut, err := w.Sessions.Wait(t.Context(), w.Admin, id, session.UntilRemoved, 8*time.Second)
+	go func() {
+		_, timedOut, err := waits.Wait(t.Context(), w.Admin, id, session.UntilRemoved, 0)
 		done <- err == nil && !timedOut
 	}()
+	await.Value(t, held)
 	w.Report(id, "a1", cluster.PhaseEnded, managertest.Ended(0, ""))
 	require.True(t, await.Value(t, done))
 }

@@ -92,8 +92,8 @@ type Service struct {
 	uses   Uses
 	// routes are the ways to runners.
 	routes *recent.Cache[routeKey, route]
-	// removalPause is the constant of that name.
-	removalPause time.Duration
+	// removalPause begins the pause of a wait that is the constant of that name.
+	removalPause func() <-chan time.Time
 	// creations are requests for sessions on their way to a shared commit.
 	creations *store.Group[*creation]
 }
@@ -104,7 +104,8 @@ func New(d Deps) (*Service, error) {
 		d.Log == nil {
 		return nil, fault.New(fault.Internal, "session: a required dependency is missing")
 	}
-	s := &Service{d: d, hub: newHub(d.Store, d.Log), routes: recent.New[routeKey, route](d.Store.ActorsTurn), removalPause: removalPause}
+	s := &Service{d: d, hub: newHub(d.Store, d.Log, resync), routes: recent.New[routeKey, route](d.Store.ActorsTurn),
+		removalPause: func() <-chan time.Time { return time.After(removalPause) }}
 	s.hub.changed = s.forgetRoutes
 	s.creations = store.NewGroup(maxCreations, s.create)
 	return s, nil

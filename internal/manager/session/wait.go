@@ -70,7 +70,7 @@ func (s *Service) Wait(ctx context.Context, a authz.Actor, id cluster.SessionID,
 		defer t.Stop()
 		deadline = t.C
 	}
-	tick := time.NewTicker(resync)
+	tick := time.NewTicker(s.hub.every)
 	defer tick.Stop()
 	for {
 		if st, err = s.sessionState(ctx, id); err != nil {
@@ -87,7 +87,7 @@ func (s *Service) Wait(ctx context.Context, a authz.Actor, id cluster.SessionID,
 			if !held {
 				return st, false, nil
 			}
-			pause = time.After(s.removalPause)
+			pause = s.removalPause()
 		}
 		select {
 		case <-changed:

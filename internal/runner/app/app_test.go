@@ -79,7 +79,7 @@ func actAsApp(how string, args []string) {
 	os.Exit(6)
 }
 
-// rig is a set with its own definitions and a clock that stands.
+// rig is a set with its own definitions and its own clock.
 type rig struct {
 	*app.Set
 	t     *testing.T
@@ -87,11 +87,13 @@ type rig struct {
 	table *proc.Table
 	mu    sync.Mutex
 	time  time.Time
+	step  time.Duration // how far the clock goes on with every look
 }
 
 // freePort is a port that nobody listens on now, outside those that are given to anybody.
 func freePort(t *testing.T) int {
-	for port := 20000 + os.Getpid()%5000; port < 30000; port++ {
+	for i := range 1000 { // these tests have the ports from 64500 to 65499
+		port := 64_500 + (os.Getpid()*97+i)%1000
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			require.NoError(t, l.Close())
@@ -107,7 +109,7 @@ func freePort(t *testing.T) int {
 var taken sync.Map
 
 func newRig(t *testing.T, apps ...run.AppPort) *rig {
-	r := &rig{t: t, table: proc.NewTable(), time: time.Unix(1_800_000_000, 0)}
+	r := &rig{t: t, table: proc.NewTable(), time: time.Unix(1_800_000_000, 0), step: time.Second}
 	dir := t.TempDir()
 	r.c = app.Config{Apps: apps, Own: []run.AppPort{{Name: "sshd", Protocol: run.AppTCP, Ports: []int{2200}}}, DefinitionDir: dir,
 		LogDir: t.TempDir(),
@@ -125,12 +127,19 @@ func newRig(t *testing.T, apps ...run.AppPort) *rig {
 	return r
 }
 
-// now goes on with every look, so that nothing is remembered.
+// now goes on with every look, so that nothing is remembered, unless the test says otherwise.
 func (r *rig) now() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.time = r.time.Add(time.Second)
+	r.time = r.time.Add(r.step)
 	return r.time
+}
+
+// pass lets time pass.
+func (r *rig) pass(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.time = r.time.Add(d)
 }
 
 func (r *rig) define(name string, d map[string]any) {
@@ -305,7 +314,7 @@ func TestAnAppThatDoesNotAnswerIsEnded(t *testing.T) {
 	port := freePort(t)
 	r := newRig(t, run.AppPort{Name: "silent", Protocol: run.AppHTTP, Ports: []int{port}})
 	r.acts("silent", "silent", nil)
-	r.c.Policy.ReadyWithin = 300 * time.Millisecond
+	r.c.Policy.ReadyWithin = 3 * time.Second // the first start must have been answered by then
 	r.open()
 	res, err := r.Start(within(t), "silent", run.AppStartRequest{WaitMS: 1})
 	require.NoError(t, err)
@@ -320,6 +329,7 @@ func TestAFailingAppIsRestartedWithinReason(t *testing.T) {
 	port := freePort(t)
 	r := newRig(t, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{port}})
 	r.acts("web", "serves", nil)
+	r.step = 0 // however often the test looks: no failure leaves the window meanwhile
 	r.open()
 	_, err := r.Start(within(t), "web", run.AppStartRequest{})
 	require.NoError(t, err)
@@ -337,9 +347,7 @@ func TestAFailingAppIsRestartedWithinReason(t *testing.T) {
 	require.Zero(t, r.state("web").Restarts)
 	// Failures that lie further apart than the window do not count together.
 	for range 4 {
-		r.mu.Lock()
-		r.time = r.time.Add(time.Hour)
-		r.mu.Unlock()
+		r.pass(time.Hour)
 		before := r.state("web").Restarts
 		_, err = get(port, "/crash")
 		require.Error(t, err)
@@ -511,7 +519,8 @@ func TestPortsOfTheSessionAreNoticed(t *testing.T) {
 		go func() { _ = srv.Serve(l) }()
 		t.Cleanup(func() { _ = srv.Close() })
 	}
-	a := r.until(name, "it is listed", func(a run.App) bool { return a.Name != "" })
+	// A server that is slow to answer is listed as TCP until it is asked again.
+	a := r.until(name, "it is listed as HTTP", func(a run.App) bool { return a.Protocol == run.AppHTTP })
 	require.Equal(t, run.App{AppPort: run.AppPort{Name: name, Protocol: run.AppHTTP, Ports: []int{port}}, Origin: run.AppNoticed,
 		State: run.AppReady}, a)
 	require.Empty(t, r.state(fmt.Sprintf("port-%d", declared)).Name, "declared ports are listed once")

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"berth.dev/berth/internal/wire/run"
@@ -214,8 +215,8 @@ func (n *noticer) protocols(ctx context.Context, of []listener, patience time.Du
 	return out
 }
 
-// speaks asks a port whether it speaks HTTP. Who speaks first, or answers anything else, does not; who says nothing may
-// be busy, so that is not sure.
+// speaks asks a port whether it speaks HTTP. Who speaks first, answers anything else or ends the connection does not. Who says nothing
+// may be busy, so that is not sure.
 func speaks(ctx context.Context, port int, patience time.Duration) (p run.AppProtocol, sure bool) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -227,7 +228,7 @@ func speaks(ctx context.Context, port int, patience time.Duration) (p run.AppPro
 	var head [5]byte
 	_ = conn.SetReadDeadline(time.Now().Add(listPatience / 8))
 	n, err := io.ReadFull(conn, head[:])
-	if n > 0 || errors.Is(err, io.EOF) {
+	if n > 0 || isEnd(err) {
 		return run.AppTCP, true
 	}
 	_ = conn.SetDeadline(time.Now().Add(patience))
@@ -237,7 +238,13 @@ func speaks(ctx context.Context, port int, patience time.Duration) (p run.AppPro
 	if n, err = io.ReadFull(conn, head[:]); err == nil && bytes.Equal(head[:], []byte("HTTP/")) {
 		return run.AppHTTP, true
 	}
-	return run.AppTCP, n > 0 || errors.Is(err, io.EOF)
+	return run.AppTCP, n > 0 || isEnd(err)
+}
+
+// isEnd reports whether an error says that the other side has ended the connection. Who ends it before everything is read makes the kernel
+// say so with a reset.
+func isEnd(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // connect dials a port of the container.

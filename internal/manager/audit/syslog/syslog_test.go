@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -20,10 +21,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/audit"
@@ -145,20 +148,37 @@ func objects(t *testing.T, messages []string) (out []string) {
 	return out
 }
 
+// listen listens at an address, also at one that keep has.
 func listen(t *testing.T, address string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
+	c := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		failed := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(failed, err)
+	}}
+	l, err := c.Listen(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	return l
+}
+
+// keep returns an address that nobody else gets until the test ends. A socket has it that does not listen: who connects is refused.
+func keep(t *testing.T) (address string) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	require.NoError(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	at, err := unix.Getsockname(fd)
+	require.NoError(t, err)
+	return fmt.Sprint("127.0.0.1:", at.(*unix.SockaddrInet4).Port)
 }
 
 // TestReceiverThatIsAway: entries wait for a receiver that is away, doctor says so, and nothing is lost or sent twice over its return and
 // over another leader.
 func TestReceiverThatIsAway(t *testing.T) {
 	t.Parallel()
-	l := listen(t, "127.0.0.1:0")
-	address := l.Addr().String()
-	r := receive(t, l)
+	address := keep(t)
+	r := receive(t, listen(t, address))
 	w := managertest.New(t)
 	x := export(t, w, func(c *syslog.Config) { c.Address = "tcp://" + address })
 	x.entry("one")
