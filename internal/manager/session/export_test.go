@@ -24,7 +24,7 @@ func CompareEvents(ctx context.Context, s *Service) (feed.Report, error) {
 // held tells that a wait has looked and found containers that are still to be removed.
 func OnHints(t testing.TB, s *Service) (out *Service, held <-chan struct{}) {
 	found := make(chan struct{}, 1)
-	out = &Service{d: s.d, hub: newHub(s.d.Store, s.d.Log, 24*time.Hour), routes: s.routes, removalPause: func() <-chan time.Time {
+	out = &Service{d: s.d, hub: newHub(s.d.Store, s.d.Log, 24*time.Hour), routes: s.routes, beforeLook: func() <-chan time.Time {
 		select {
 		case found <- struct{}{}:
 		default:

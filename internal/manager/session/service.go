@@ -92,8 +92,8 @@ type Service struct {
 	uses   Uses
 	// routes are the ways to runners.
 	routes *recent.Cache[routeKey, route]
-	// removalPause begins the pause of a wait that is the constant of that name.
-	removalPause func() <-chan time.Time
+	// beforeLook starts the pause before a wait looks again, without a hint, whether containers are gone: removalPause, but in tests.
+	beforeLook func() <-chan time.Time
 	// creations are requests for sessions on their way to a shared commit.
 	creations *store.Group[*creation]
 }
@@ -105,7 +105,7 @@ func New(d Deps) (*Service, error) {
 		return nil, fault.New(fault.Internal, "session: a required dependency is missing")
 	}
 	s := &Service{d: d, hub: newHub(d.Store, d.Log, resync), routes: recent.New[routeKey, route](d.Store.ActorsTurn),
-		removalPause: func() <-chan time.Time { return time.After(removalPause) }}
+		beforeLook: func() <-chan time.Time { return time.After(removalPause) }}
 	s.hub.changed = s.forgetRoutes
 	s.creations = store.NewGroup(maxCreations, s.create)
 	return s, nil

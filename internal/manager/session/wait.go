@@ -87,7 +87,7 @@ func (s *Service) Wait(ctx context.Context, a authz.Actor, id cluster.SessionID,
 			if !held {
 				return st, false, nil
 			}
-			pause = s.removalPause()
+			pause = s.beforeLook()
 		}
 		select {
 		case <-changed:
