@@ -206,21 +206,14 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	if r.cfg.Bootstrap == "" { // a bootstrap script may install what the interpreter is to find
 		r.tasks.Go(func() { r.prestart(ctx) })
 	}
-	job := make(chan struct{}) // closed when the session's own work has come to its end
+	job := make(chan struct{}) // closed when a batch job has come to its end, or will not begin
 	r.tasks.Add(1)
 	go func() {
 		defer r.tasks.Done()
-		defer close(job)
-		r.awaitNetwork(ctx)
-		if !r.awaitPeers(ctx) {
-			if ctx.Err() == nil {
-				finished <- run.ExitPeersMissing
-			}
+		ready := r.startup(ctx, finished)
+		close(job)
+		if !ready {
 			return
-		}
-		r.bootstrap(ctx)
-		if r.cfg.SessionType == "batch" && ctx.Err() == nil {
-			finished <- r.batchJob(ctx)
 		}
 		if r.cfg.Bootstrap != "" {
 			r.prestart(ctx)
@@ -249,6 +242,23 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	// A container that ends without this marker was ended from outside or crashed. Nothing depends on its durability.
 	_ = os.WriteFile(r.cfg.EndedFile(), nil, 0o644)
 	return code
+}
+
+// startup waits for the session's network and peers, and runs the bootstrap script and the batch command. The exit code of what ends the
+// session goes to finished. It returns false when the peers did not come.
+func (r *Runner) startup(ctx context.Context, finished chan<- int) bool {
+	r.awaitNetwork(ctx)
+	if !r.awaitPeers(ctx) {
+		if ctx.Err() == nil {
+			finished <- run.ExitPeersMissing
+		}
+		return false
+	}
+	r.bootstrap(ctx)
+	if r.cfg.SessionType == "batch" && ctx.Err() == nil {
+		finished <- r.batchJob(ctx)
+	}
+	return true
 }
 
 // exitUnfinished is the exit code of a batch session's runner that was told to end before its command ended.

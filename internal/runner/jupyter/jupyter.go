@@ -202,7 +202,7 @@ func (k *Kernel) lost(err error) {
 	k.mu.Lock()
 	k.open--
 	last := k.open == 0
-	if k.limit == nil && !last {
+	if k.limit == nil && k.err == nil && !last {
 		k.limit = time.AfterFunc(lastWords, func() { k.fail(err) })
 	}
 	k.mu.Unlock()
