@@ -1,9 +1,9 @@
 // More stories of the console in a browser; see README.md. Each has a deadline, and what the browser complains about fails the run.
-import { createHmac } from 'node:crypto'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { chromium } from 'playwright-core'
+import { codeOf } from './lib.mjs'
 
 const need = (name) => process.env[name] ?? (console.error(`stories: ${name} is not set`), process.exit(2))
 const web = need('BERTH_WEB').replace(/\/$/, '')
@@ -49,19 +49,6 @@ async function at(name, page, work) {
   await work()
   if (shots) await page.screenshot({ path: `${shots}/${name}.png` })
   console.log(`stories: ${name} (${Date.now() - began} ms)`)
-}
-
-/** The code that an authenticator app shows for a key. */
-function codeOf(key) {
-  const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
-  const bits = [...key.replace(/=+$/, '')].map((c) => letters.indexOf(c).toString(2).padStart(5, '0')).join('')
-  const turn = Buffer.alloc(8)
-  turn.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000)))
-  const mac = createHmac('sha1', Buffer.from(bits.match(/.{8}/g).map((b) => parseInt(b, 2))))
-    .update(turn)
-    .digest()
-  const from = mac[19] & 15
-  return String((mac.readUInt32BE(from) & 0x7fffffff) % 1_000_000).padStart(6, '0')
 }
 
 const files = mkdtempSync(join(tmpdir(), 'berth-stories-'))
