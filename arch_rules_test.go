@@ -477,6 +477,7 @@ var rules = []rule{
 	// Tests alone.
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},
 	{dir: "internal/testkit/idp", duty: "an identity provider with real keys, which does wrong what a test asks for", testOnly: true},
+	{dir: "internal/testkit/address", duty: "addresses that nobody else gets while a test runs", testOnly: true},
 	{dir: "internal/testkit/await", duty: "receives from channels with a deadline", testOnly: true},
 	{dir: "internal/testkit/shape", duty: "compares JSON with what a description of an interface says of it", testOnly: true},
 	{dir: "internal/testkit/load", duty: "asks a cluster all the time and counts what fails", testOnly: true},

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // tunnelEnd is an app proxy that lets everybody in who has the ticket; the app says hello, answers in capitals and ends when
@@ -59,6 +60,8 @@ func newTunnelEnd(t *testing.T) *tunnelEnd {
 		b, _ := io.ReadAll(conn)
 		_, _ = conn.Write([]byte(strings.ToUpper(string(b))))
 	}))
+	require.NoError(t, e.Listener.Close())
+	e.Listener = address.Listen(t)
 	t.Cleanup(e.Close)
 	return e
 }
@@ -306,7 +309,7 @@ func TestPublishApp(t *testing.T) {
 	t.Parallel()
 	var asked []string
 	var proxy *httptest.Server
-	proxy = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proxy = address.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		require.Empty(t, r.Header.Get("Authorization"))
 		asked = append(asked, r.URL.String())
 		switch {
@@ -319,7 +322,6 @@ func TestPublishApp(t *testing.T) {
 			fmt.Fprint(w, `{"title":"No.","msg":"the launch token is used up"}`)
 		}
 	}))
-	defer proxy.Close()
 	c, err := api.New(api.Config{Endpoint: "http://127.0.0.1:1", AccessKey: vectorAccess, SecretKey: vectorSecret})
 	require.NoError(t, err)
 	got, err := c.PublishApp(t.Context(), api.Launch{Token: "a/b", Proxy: proxy.URL + "/"}, "id", api.Publish{

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // desk is a manager that counts the requests that arrive.
@@ -29,7 +30,7 @@ type desk struct {
 func newDesk(t *testing.T, answer http.HandlerFunc) *desk {
 	t.Helper()
 	d := &desk{}
-	d.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	d.Server = address.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.came.Add(1)
 		if d.drops.Load() {
 			conn, _, err := http.NewResponseController(w).Hijack()
@@ -40,7 +41,6 @@ func newDesk(t *testing.T, answer http.HandlerFunc) *desk {
 		}
 		answer(w, r)
 	}))
-	t.Cleanup(d.Close)
 	return d
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/api/follow"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // Events that are followed go on after the last one when the manager breaks off or refuses for a while: none is missing or comes twice.
@@ -53,7 +54,7 @@ func TestFollowEventsOutlivesManagers(t *testing.T) {
 // The first contact is not waited for, and neither is what will not pass.
 func TestFollowEventsFailsAtOnceInTheBeginning(t *testing.T) {
 	t.Parallel()
-	s := httptest.NewServer(http.NotFoundHandler())
+	s := address.Serve(t, http.NotFoundHandler())
 	o, told := outage(t)
 	one := func() (err error) {
 		for _, err = range follow.Events(t.Context(), clientOf(t, s), api.EventFilter{Session: "x", After: "0"}, o) {

@@ -17,6 +17,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/api/follow"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 func outage(t *testing.T) (o *follow.Outage, told func() []string) {
@@ -85,7 +86,7 @@ func TestFollowLogsOutlivesManagers(t *testing.T) {
 // The first contact is not waited for: a wrong address is told at once.
 func TestFollowLogsFailsAtOnceInTheBeginning(t *testing.T) {
 	t.Parallel()
-	s := httptest.NewServer(http.NotFoundHandler())
+	s := address.Serve(t, http.NotFoundHandler())
 	s.Close()
 	o, told := outage(t)
 	require.Error(t, follow.Logs(t.Context(), clientOf(t, s), "x", "", io.Discard, o))

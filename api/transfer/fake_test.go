@@ -21,6 +21,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/api/transfer"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // stored is a file of the fake.
@@ -111,8 +112,7 @@ func newStore(t *testing.T) (*fakeStore, *api.Client) {
 	handle("GET /folders/{v}/files", s.list)
 	mux.HandleFunc("/upload", s.trouble(s.upload))
 	mux.HandleFunc("/download", s.trouble(s.download))
-	s.Server = httptest.NewServer(mux)
-	t.Cleanup(s.Close)
+	s.Server = address.Serve(t, mux)
 	c, err := api.New(
 		api.Config{
 			Endpoint: s.URL, AccessKey: "AKIAFAKEFAKEFAKEFAKE", SecretKey: "fake-secret-0123456789abcdefghijklmnopqr", Domain: "default",

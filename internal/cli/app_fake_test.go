@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 const fakeKey = "-----BEGIN OPENSSH PRIVATE KEY-----\nbm90IGEga2V5\n-----END OPENSSH PRIVATE KEY-----\n"
@@ -55,8 +56,7 @@ func (f *fakeManager) appRoutes(handle func(pattern string, h func(w http.Respon
 	a.list = []api.App{
 		own("sshd", 2200), declared("jupyter", "http", api.AppStopped, 8888), missing, declared("db", "tcp", api.AppReady, 5432),
 	}
-	a.proxy = httptest.NewServer(http.HandlerFunc(a.serveProxy))
-	f.t.Cleanup(a.proxy.Close)
+	a.proxy = address.Serve(f.t, http.HandlerFunc(a.serveProxy))
 
 	session := func(w http.ResponseWriter, r *http.Request) *fakeSession {
 		f.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/testkit/address"
 	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 	"berth.dev/berth/internal/wire/tunnel"
@@ -113,11 +114,9 @@ func TestAnAppThatEndsItsHalfFirstIsHeardOn(t *testing.T) {
 
 func TestDialSaysWhyNot(t *testing.T) {
 	b := start(t, config(t))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	_, free, err := net.SplitHostPort(address.Hold(t))
 	require.NoError(t, err)
-	free := l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
-	_, err = b.dial(strconv.Itoa(free), false)
+	_, err = b.dial(free, false)
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
 	require.Equal(t, "app-refused", fault.ReasonOf(err))
 	require.NotEmpty(t, fault.NextOf(err))

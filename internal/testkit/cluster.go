@@ -41,6 +41,7 @@ import (
 	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/platform"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // Image is the image that every engine has; its alias is "python".
@@ -118,7 +119,7 @@ func New(tb testing.TB, o Options) *Cluster {
 		c.startEtcd()
 	}
 	for i := range o.Managers {
-		m := &Manager{c: c, id: fmt.Sprintf("m%d", i), api: address(tb), agents: address(tb)}
+		m := &Manager{c: c, id: fmt.Sprintf("m%d", i), api: address.Hold(tb), agents: address.Hold(tb)}
 		c.Managers = append(c.Managers, m)
 		tb.Cleanup(m.Stop)
 		m.Start()

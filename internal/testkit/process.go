@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/platform"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // processEnv tells a test binary that it is a manager; its value is a processConfig.
@@ -73,7 +74,7 @@ func (c *Cluster) Process(id string) *Process {
 	if c.etcd == nil {
 		c.tb.Fatal("a manager of its own process needs a cluster of several managers")
 	}
-	p := &Process{c: c, id: id, api: address(c.tb), agents: address(c.tb)}
+	p := &Process{c: c, id: id, api: address.Hold(c.tb), agents: address.Hold(c.tb)}
 	c.tb.Cleanup(p.Kill)
 	return p
 }

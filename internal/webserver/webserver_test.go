@@ -27,6 +27,7 @@ import (
 
 	"berth.dev/berth/api"
 	clientlogin "berth.dev/berth/api/login"
+	"berth.dev/berth/internal/testkit/address"
 	"berth.dev/berth/internal/webserver"
 )
 
@@ -49,8 +50,7 @@ const (
 
 func newManager(t *testing.T) *fakeManager {
 	m := &fakeManager{tokens: map[string]bool{}}
-	m.Server = httptest.NewServer(m)
-	t.Cleanup(m.Close)
+	m.Server = address.Serve(t, m)
 	return m
 }
 

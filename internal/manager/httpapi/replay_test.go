@@ -16,12 +16,15 @@ import (
 	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/nouns"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // A captured request of our client cannot be sent again, nor with another body, nor as one of an official client.
 func TestCapturedRequestsAreWorthNothing(t *testing.T) {
 	t.Parallel()
-	redis := miniredis.RunT(t)
+	redis := miniredis.NewMiniRedis()
+	require.NoError(t, redis.StartAddr(address.Hold(t)))
+	t.Cleanup(redis.Close)
 	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, DisableCache: true, ForceSingleClient: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

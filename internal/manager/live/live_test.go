@@ -15,11 +15,14 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/idle/rule"
 	"berth.dev/berth/internal/manager/live"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 func TestLiveFigures(t *testing.T) {
 	t.Parallel()
-	server := miniredis.RunT(t)
+	server := miniredis.NewMiniRedis()
+	require.NoError(t, server.StartAddr(address.Hold(t)))
+	t.Cleanup(server.Close)
 	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{server.Addr()}, AlwaysRESP2: true, DisableCache: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
@@ -39,7 +42,9 @@ func TestLiveFigures(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	server := miniredis.RunT(t)
+	server := miniredis.NewMiniRedis()
+	require.NoError(t, server.StartAddr(address.Hold(t)))
+	t.Cleanup(server.Close)
 	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{server.Addr()}, AlwaysRESP2: true, DisableCache: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

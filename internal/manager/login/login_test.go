@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/login"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 const (
@@ -33,7 +34,9 @@ func token(t *testing.T, u cluster.UserID) login.Token {
 
 func redis(t *testing.T) (*miniredis.Miniredis, valkey.Client) {
 	t.Helper()
-	server := miniredis.RunT(t)
+	server := miniredis.NewMiniRedis()
+	require.NoError(t, server.StartAddr(address.Hold(t)))
+	t.Cleanup(server.Close)
 	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)

@@ -33,6 +33,7 @@ import (
 	sessionrequest "berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // request is what a receiver got.
@@ -82,7 +83,7 @@ func (r *rig) Send(_ context.Context, to, subject, text string) error {
 func newRig(t *testing.T, change ...func(*nouns.Deps)) *rig {
 	t.Helper()
 	r := &rig{t: t, now: time.Now(), status: http.StatusNoContent, log: &lockedBuffer{}}
-	r.receiver = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+	r.receiver = address.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, _ := io.ReadAll(io.LimitReader(q.Body, 1<<20))
 		r.mu.Lock()
 		r.got = append(r.got, request{q.Header.Clone(), body})
@@ -93,7 +94,6 @@ func newRig(t *testing.T, change ...func(*nouns.Deps)) *rig {
 		}
 		w.WriteHeader(status)
 	}))
-	t.Cleanup(r.receiver.Close)
 	r.World = managertest.New(t, append([]func(*nouns.Deps){func(d *nouns.Deps) {
 		d.Callbacks.AllowPrivate, d.Mailer = true, r
 		d.Clock = r.clock

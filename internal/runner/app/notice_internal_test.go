@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/testkit/address"
 	waiting "berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -89,8 +90,7 @@ func TestSpeaks(t *testing.T) {
 }
 
 func TestAnswers(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := address.Listen(t)
 	port := portAt(t, l)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan bool, 1)

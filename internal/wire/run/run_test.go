@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/testkit/address"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -130,7 +131,7 @@ func TestFailuresKeepTheirKind(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []fault.Kind{fault.Internal, fault.NotFound, fault.Conflict, fault.Denied, fault.Unauthenticated, fault.Invalid,
 		fault.Exhausted, fault.Unavailable, fault.Timeout} {
-		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		srv := address.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			require.Equal(t, "/prefix/v1/hello", q.URL.Path)
 			require.Equal(t, "Bearer tok", q.Header.Get("Authorization"))
 			run.WriteFailure(w, fault.New(kind, "it broke").WithReason("why").WithNext("do this"))

@@ -9,11 +9,14 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"berth.dev/berth/internal/manager/httpapi/throttle"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 func TestRedisLimiterCountsForAllManagersAndSurvivesRedis(t *testing.T) {
 	t.Parallel()
-	redis := miniredis.RunT(t)
+	redis := miniredis.NewMiniRedis()
+	require.NoError(t, redis.StartAddr(address.Hold(t)))
+	t.Cleanup(redis.Close)
 	connect := func() valkey.Client {
 		c, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, ForceSingleClient: true, DisableCache: true})
 		require.NoError(t, err)
