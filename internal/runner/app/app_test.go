@@ -64,12 +64,20 @@ func actAsApp(how string, args []string) {
 		signal.Ignore(syscall.SIGTERM)
 	case "parent": // its child keeps the port when it is killed alone
 		child := exec.Command(os.Args[0], args...)
-		child.Env = append(os.Environ(), asApp+"=serves")
+		child.Env = append(os.Environ(), asApp+"=large")
 		if err := child.Start(); err != nil {
 			os.Exit(4)
 		}
 		_ = child.Wait()
 		return
+	case "large": // the first one: when it is killed, its memory goes before its port
+		if f, err := os.OpenFile(filepath.Join(os.Getenv("HOME"), "first"), os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			_ = f.Close()
+			const flags = syscall.MAP_PRIVATE | syscall.MAP_ANON | syscall.MAP_POPULATE
+			if _, err := syscall.Mmap(-1, 0, 1<<30, syscall.PROT_READ|syscall.PROT_WRITE, flags); err != nil {
+				os.Exit(7)
+			}
+		}
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/crash", func(http.ResponseWriter, *http.Request) { os.Exit(5) })

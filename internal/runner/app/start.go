@@ -451,7 +451,7 @@ func (s *Set) once(ctx context.Context, a *app, c composed, port int) (o outcome
 	defer func() {
 		o.status = p.Status()
 		if o.status.Code != 0 || ctx.Err() != nil {
-			p.SignalRest(syscall.SIGKILL)
+			p.KillRest()
 		}
 		for _, d := range drains { // so that messages have its last words
 			d.Settle(func(b []byte) { a.log.write(b) })

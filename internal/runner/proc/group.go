@@ -262,9 +262,38 @@ func newChildren(list string, known map[int]*Process) (pids []int) {
 	return pids
 }
 
-// isStopped says whether a signal stopped a process, traced or not; see proc_pid_stat(5).
+// isStopped says whether a signal stopped a process, traced or not.
 func isStopped(pid int) bool {
-	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")                   // nothing when it has ended
-	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ") // its name may hold anything
-	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t")
+	st := stat(strconv.Itoa(pid))
+	return len(st) > statState && (st[statState] == "T" || st[statState] == "t")
+}
+
+// runs says whether a process of a group has not ended with all its threads. One that has, and that nobody has waited for, holds nothing
+// any more.
+func runs(group int) bool {
+	all, _ := os.ReadDir("/proc") // without it nobody is known to run
+	for _, entry := range all {
+		st := stat(entry.Name())
+		if len(st) <= statThreads || st[statGroup] != strconv.Itoa(group) {
+			continue
+		}
+		// A first thread that has ended is a zombie also while others go on.
+		if threads, _ := strconv.Atoi(st[statThreads]); st[statState] != "X" && (st[statState] != "Z" || threads > 1) {
+			return true
+		}
+	}
+	return false
+}
+
+// Places in what stat returns.
+const (
+	statState   = 0
+	statGroup   = 2
+	statThreads = 17
+)
+
+// stat reads what the kernel says of a process behind its name, nothing when it is gone; see proc_pid_stat(5).
+func stat(pid string) []string {
+	b, _ := os.ReadFile("/proc/" + pid + "/stat")
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the name may hold anything
 }

@@ -192,13 +192,22 @@ func (p *Process) SignalOnly(sig syscall.Signal) {
 	}
 }
 
-// SignalRest sends a signal to what an ended process left behind in its group. Call it right after Done: numbers are given
-// out in turn, so this one is not another's so soon.
-func (p *Process) SignalRest(sig syscall.Signal) {
+// restEnds bounds how long KillRest waits. A process in uninterruptible sleep is left to the container's end.
+const restEnds = 5 * time.Second
+
+// KillRest ends what an ended process left behind in its group, and returns when it is gone: until then it may hold a port or a file that
+// the next start wants. Call it right after Done: numbers are given out in turn, so this one is not another's so soon.
+func (p *Process) KillRest() {
 	p.table.mu.Lock()
-	defer p.table.mu.Unlock()
+	var err error = syscall.ESRCH
 	if p.table.live[p.PID] == nil {
-		_ = syscall.Kill(-p.PID, sig) // fails when nothing was left
+		err = syscall.Kill(-p.PID, syscall.SIGKILL)
+	}
+	p.table.mu.Unlock()
+	pause, until := time.Millisecond, time.Now().Add(restEnds)
+	for err == nil && runs(p.PID) && time.Now().Before(until) {
+		time.Sleep(pause)
+		pause = min(2*pause, 50*time.Millisecond)
 	}
 }
 
