@@ -3,7 +3,9 @@ package runner_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/runner"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -245,6 +248,52 @@ func TestBatchJobCancelled(t *testing.T) {
 			require.Contains(t, b.log(), "stopping")
 		})
 	}
+}
+
+// held waits for longer than a runner gave its last steps once (2 s for the result, 1 s for the log), and fails if it ended meanwhile.
+func (b *box) held(what string) {
+	select {
+	case <-b.exit:
+		b.t.Fatalf("the runner ended with code %d before %s", b.code, what)
+	case <-time.After(3 * time.Second):
+	}
+}
+
+// TestBatchJobWhoseResultIsWrittenLate: a session that is told to end waits for the disk, and its container has the command's exit code.
+func TestBatchJobWhoseResultIsWrittenLate(t *testing.T) {
+	t.Parallel()
+	cfg := batchConfig(t, "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
+	b := start(t, cfg)
+	require.Eventually(t, func() bool { return strings.Contains(b.log(), "ready") }, 30*time.Second, 5*time.Millisecond)
+	// Whoever opens a pipe to write waits for a reader.
+	written := b.cfg.ResultFile + ".new"
+	require.NoError(t, os.Remove(written))
+	require.NoError(t, syscall.Mkfifo(written, 0o600))
+	require.NoError(t, b.cmd.Process.Signal(syscall.SIGTERM))
+	b.held("the result was recorded")
+	read := make(chan []byte, 1)
+	go func() {
+		text, _ := os.ReadFile(written) // nothing where nobody writes any more
+		read <- text
+	}()
+	require.Contains(t, string(await.Value(t, read)), `"exit_code": 9`)
+	require.Equal(t, 9, b.wait())
+}
+
+// TestBatchJobWhoseLogIsReadLate: what a command wrote last is in the log of its container, although the engine was slow.
+func TestBatchJobWhoseLogIsReadLate(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	defer read.Close()
+	b := launch(t, batchConfig(t, "head -c 500000 /dev/zero | tr '\\0' x; exit 3"), func(c *exec.Cmd) { c.Stdout = write })
+	require.NoError(t, write.Close())
+	require.Eventually(t, func() bool { return strings.Contains(b.log(), "the batch command ended") }, 30*time.Second, 5*time.Millisecond)
+	b.held("its log was read")
+	text, err := io.ReadAll(read)
+	require.NoError(t, err)
+	require.Equal(t, 500_000, strings.Count(string(text), "x"))
+	require.Equal(t, 3, b.wait())
 }
 
 func TestBatchJobCannotStart(t *testing.T) {
