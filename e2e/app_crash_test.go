@@ -46,7 +46,8 @@ func TestAppsSurviveKills(t *testing.T) {
 	t.Parallel()
 	needEngine(t)
 	listen := freePort(t)
-	first := 22000 + os.Getpid()%8000 // not among those that programs get for connections of their own
+	// Not among those of `berth up`, of sessions in the network of their hosts, and of connections of any program.
+	first := 32000 + os.Getpid()%700
 	a := newApart(t, "i-apps", "", fmt.Sprintf(`
 [appproxy]
 name = "one"
