@@ -39,7 +39,7 @@ func jupyterCell(t *testing.T, p *platform, b *browser, py, mode string) {
 	app := c.launch(py, "jupyter", "mode="+mode)
 	tab := b.page("jupyter-"+mode, "owner-"+mode)
 	tab.t = t
-	v := tab.open(app.Enter)
+	v := tab.enters(app.Enter)
 	require.Equal(t, 200, v.Status)
 	require.True(t, strings.HasPrefix(v.URL, app.Base+"/"), v.URL)
 	require.NotContains(t, v.URL, "token=", "the one-time code stays in the address")

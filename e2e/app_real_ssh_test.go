@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -85,7 +86,7 @@ func TestEditorsOverSSH(t *testing.T) {
 	p.sessionHome("crate", ".editor/server.py", editorServer)
 	var listening string
 	t.Run("a server is left behind, and found again", func(t *testing.T) {
-		first := ok(ssh(editorScript, "-T", "-o", "ConnectTimeout=30", "crate.berth"))
+		first := ok(ssh(editorScript, "-T", "-o", "ConnectTimeout=120", "crate.berth"))
 		require.Regexp(t, `^listening on \d+ \d+\.\n$`, first)
 		require.Equal(t, first, ok(ssh(editorScript, "-T", "crate.berth", "sh")))
 		listening = strings.Fields(first)[2]
@@ -183,9 +184,12 @@ print(b[4], b[8])`
 		r := ssh("", "-l", "ubuntu", "crate.berth", "true")
 		require.Equal(t, 255, r.code)
 		require.Contains(t, r.stderr, "log in as work")
-		// Unanswered questions of liveness would end the connection before the command ends.
-		require.Equal(t, "alive\n", ok(ssh("", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=1", "crate.berth",
-			"sleep 3; echo alive")))
+		// The program asks whether the server lives when nothing has come for a second, and the server answers (82, or 81).
+		p.eventually("a question of liveness is answered", func() bool {
+			r := ssh("", "-vvv", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=1000", "crate.berth", "sleep 3; echo alive")
+			require.Equal(t, "alive\n", ok(r))
+			return regexp.MustCompile(`receive packet: type 8[12]`).MatchString(r.stderr)
+		})
 	})
 	t.Run("files", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("text\n"), 0o600))

@@ -98,7 +98,7 @@ func TestInstalledApps(t *testing.T) {
 			}
 			tab := b.page("board-"+mode, "owner-"+mode)
 			tab.t = t
-			v := tab.open(strings.TrimSpace(p.must(argv...)))
+			v := tab.enters(strings.TrimSpace(p.must(argv...)))
 			require.Equal(t, 200, v.Status)
 			// The card of the scalar, with the row of the run that shows its last step.
 			tab.until(`document.title === 'TensorBoard' && document.querySelector('scalar-card') && ` +

@@ -172,7 +172,7 @@ func TestOpenSSH(t *testing.T) {
 // page200 reports whether an address shows a page that holds text.
 func page200(t *testing.T, address, text string) bool {
 	t.Helper()
-	client := http.Client{Timeout: 10 * time.Second}
+	client := http.Client{Timeout: time.Minute}
 	resp, err := client.Get(address)
 	if err != nil {
 		return false

@@ -60,7 +60,7 @@ func newVisitor(t testing.TB, from string) *visitor {
 }
 
 func dialerFrom(from string) func(ctx context.Context, network, address string) (net.Conn, error) {
-	d := net.Dialer{Timeout: 10 * time.Second}
+	d := net.Dialer{Timeout: patience}
 	if from != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}

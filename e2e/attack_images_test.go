@@ -210,6 +210,7 @@ func (p *platform) contentOf(session string) []string {
 		ID string `json:"id"`
 	}
 	db := p.database()
+	defer func() { _ = db.Close(context.Background()) }() // it is asked again and again, and the database has connections for so many
 	var text string
 	require.NoError(p.t, db.QueryRow(p.t.Context(), `SELECT coalesce(json_agg(json_build_object('id', k.container_id))::text, '[]')
 FROM kernels k JOIN sessions s ON s.id = k.session_id WHERE s.name = $1 AND k.ended_at IS NULL AND k.status = 'RUNNING'`,

@@ -18,7 +18,7 @@ import (
 
 // browserTools makes sure of Chromium and its driver, once per run: the directory of the driver's modules, Chromium's path.
 var browserTools = sync.OnceValues(func() ([2]string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "../scripts/browser.sh")
 	cmd.Stderr = os.Stderr
@@ -123,9 +123,20 @@ func (p *page) open(url string) (v visit) {
 	return v
 }
 
-func (p *page) reload() {
+func (p *page) reload() (v visit) {
 	p.t.Helper()
-	p.do("reload", nil, nil)
+	p.do("reload", nil, &v)
+	return v
+}
+
+// enters opens an app by its link. One that does not listen yet is loaded again, as people do.
+func (p *page) enters(link string) (v visit) {
+	p.t.Helper()
+	v = p.open(link)
+	for end := time.Now().Add(patience); v.Status >= 502 && v.Status <= 504 && time.Now().Before(end); v = p.reload() {
+		<-time.After(500 * time.Millisecond)
+	}
+	return v
 }
 
 // eval runs JavaScript in the page.
@@ -137,7 +148,7 @@ func (p *page) eval(script string, into any) {
 // until waits for JavaScript to give something true.
 func (p *page) until(script string) {
 	p.t.Helper()
-	p.do("until", map[string]any{"script": script, "timeout": 90_000}, nil)
+	p.do("until", map[string]any{"script": script, "timeout": 180_000}, nil)
 }
 
 func (p *page) click(selector string) {

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,8 +39,7 @@ func (l *lan) encryptedSession(t *testing.T, create func(name string, size int) 
 	w.clean(t)
 
 	h, _ := l.kernel(id, from)
-	require.NoError(t, h.process.Process.Signal(syscall.SIGKILL))
-	l.eventually("the agent has ended", func() bool { return h.process.Process.Signal(syscall.Signal(0)) != nil })
+	killed(t, h.process.Process.Pid)
 	out, err := l.in(id, from, "timeout 2 bash -c 'read w </dev/tcp/"+to+"/7000'")
 	require.Error(t, err, "there is no way while the agent is down: %s", out)
 	l.startAgent(h)

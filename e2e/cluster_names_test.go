@@ -111,10 +111,11 @@ if rank == 0:
 else:
     end = time.monotonic() + 60
     while True:
-        try: c = socket.create_connection(("main1", 29500), 5); break
+        try: c = socket.create_connection(("main1", 29500), 20); break
         except OSError:
             if time.monotonic() > end: raise
             time.sleep(0.1)
+    c.settimeout(60) # for the last one to come
     c.sendall(str(rank).encode())
     total = int(c.recv(16))
 print("rank", rank, "total", total)
@@ -144,6 +145,7 @@ for h in sub1 sub2 sub3; do scp -q meet.py $h: ; done`)
 		p.kill()
 		p.start()
 		require.NotEqual(t, pid, p.pid())
+		p.eventually("the session can be used", func() bool { return p.inside("quartet", "true").code == 0 })
 		require.Equal(t, "sub2\n", inside("ssh sub2 hostname"))
 	})
 	p.must("session", "rm", "-y", "quartet")

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -202,7 +201,7 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 	l.must("policy", "set", "default", "--max-containers", "8")
 	create := func(name string, size int) string {
 		r := l.must("session", "create", "berth/base:12", "--name", name, "--cluster-size", fmt.Sprint(size), "--cluster-mode", "multi-node",
-			"-r", "cpu=1", "-r", "mem=128m", "--quiet", "--timeout", "2m")
+			"-r", "cpu=1", "-r", "mem=128m", "--quiet", "--timeout", "3m")
 		return strings.TrimSpace(r)
 	}
 	id := create("wide-one", 3)
@@ -216,7 +215,7 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 	require.Len(t, hosts, 2, "the kernels are not on both hosts: %v", hosts)
 	for _, from := range names {
 		for _, to := range names {
-			out, err := l.in(id, from, "read -t 10 w </dev/tcp/"+to+"/7000 && echo $w")
+			out, err := l.in(id, from, "read -t 60 w </dev/tcp/"+to+"/7000 && echo $w")
 			require.NoError(t, err, "%s to %s: %s", from, to, out)
 			require.Equal(t, "i-am-"+to, out)
 		}
@@ -242,7 +241,7 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 	h, _ := l.kernel(id, from)
 	say := l.talk(id, from, to)
 	say()
-	require.NoError(t, h.process.Process.Signal(syscall.SIGKILL))
+	killed(t, h.process.Process.Pid)
 	say()
 	l.startAgent(h)
 	l.eventually("the agent is back", func() bool { return strings.Contains(l.must("agent", "info", h.name), "ALIVE") })
@@ -262,7 +261,7 @@ func TestSessionsOverTwoAgents(t *testing.T) {
 func (l *lan) sessionInHosts(t *testing.T) {
 	l.must("resource-group", "set", "default", "--host-network")
 	id := strings.TrimSpace(l.must("session", "create", "berth/base:12", "--name", "on-hosts", "--network", "host", "--cluster-size", "3",
-		"--cluster-mode", "multi-node", "-r", "cpu=1", "-r", "mem=128m", "--quiet", "--timeout", "2m"))
+		"--cluster-mode", "multi-node", "-r", "cpu=1", "-r", "mem=128m", "--quiet", "--timeout", "3m"))
 	names := []string{"main1", "sub1", "sub2"}
 	from, to := l.apart(id, names)
 	require.NotEmpty(t, from)
@@ -287,7 +286,7 @@ func (l *lan) sessionInHosts(t *testing.T) {
 	require.NotEmpty(t, port)
 	l.must("resource-group", "set", "default", "--host-network=false")
 	l.serveAt(id, to, port, "i-am-"+to)
-	out, err := l.in(id, from, "read -t 10 w </dev/tcp/"+to+"/"+port+" && echo $w")
+	out, err := l.in(id, from, "read -t 60 w </dev/tcp/"+to+"/"+port+" && echo $w")
 	require.NoError(t, err, out)
 	require.Equal(t, "i-am-"+to, out)
 	l.must("session", "rm", "on-hosts")

@@ -23,8 +23,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience bounds every wait of a story; it is generous because machines are shared.
-const patience = 2 * time.Minute
+// patience bounds every wait of a story; it is generous because machines are shared: an engine may be ten times slower than usual.
+const patience = 4 * time.Minute
 
 // binary is the path of berth, built once by TestMain.
 var binary string
@@ -107,15 +107,37 @@ func (p *platform) forgetCommits(users ...string) { p.committers = append(p.comm
 
 func (p *platform) start() {
 	p.t.Helper()
-	p.must("up", "--detach", "--ports", "auto")
+	said := p.must("up", "--detach", "--ports", "auto")
+	if strings.Contains(said, "sessions wait until it is back") { // `berth up` waits 20 s for the agent, whose engine may take longer
+		p.eventually("the agent is ready", func() bool {
+			var status struct {
+				Services []struct {
+					Name string
+					OK   bool
+				}
+			}
+			require.NoError(p.t, json.Unmarshal([]byte(p.must("status", "--json")), &status))
+			for _, s := range status.Services {
+				if s.Name == "agent" {
+					return s.OK
+				}
+			}
+			return false
+		})
+	}
 }
 
 // kill ends the platform's process without any warning, as a crash would.
 func (p *platform) kill() {
 	p.t.Helper()
-	pid := p.pid()
-	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
-	require.Eventually(p.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, patience, 10*time.Millisecond)
+	killed(p.t, p.pid())
+}
+
+// killed kills a process and waits until it has ended: one that is on its way out still has its ports, sockets and locks.
+func killed(t testing.TB, pid int) {
+	t.Helper()
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	require.Eventually(t, func() bool { return zombie(pid) }, patience, time.Millisecond)
 }
 
 // zombie reports whether a process has ended, with all its threads: its first thread may end before those that still hold its sockets open.

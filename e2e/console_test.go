@@ -28,7 +28,7 @@ func TestConsole(t *testing.T) {
 	p.graphql(`query { user { uuid } }`, nil, &me)
 	p.forgetCommits(me.User.UUID)
 	for _, script := range []string{"console", "stories", "admin", "lists", "user"} {
-		p.browse(chromium, script, 14*time.Minute)
+		p.browse(chromium, script, 20*time.Minute)
 	}
 	p.clean()
 }
@@ -40,7 +40,7 @@ func TestConsoleDevices(t *testing.T) {
 	machine, err := filepath.Abs("../deploy/devices/eight-a100.toml")
 	require.NoError(t, err)
 	p := up(t, "BERTH_AGENT__MOCK_DEVICES="+machine)
-	p.browse(chromium, "devices", 6*time.Minute)
+	p.browse(chromium, "devices", 10*time.Minute)
 	p.clean()
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // engineDeadline bounds one command of the engine's: an engine that hangs fails a story with words, it does not stop the run.
-const engineDeadline = time.Minute
+const engineDeadline = 3 * time.Minute
 
 // dockerTo runs the engine's command line on standard input stdin (nil: none) and returns its standard output.
 func dockerTo(stdin io.Reader, args ...string) (string, error) {

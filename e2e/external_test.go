@@ -105,6 +105,11 @@ func (a *apart) begin(role string) {
 	}
 	r := a.run("", "config", "check", "--role", role, "--config", a.config)
 	require.Zero(a.t, r.code, r.stdout+r.stderr)
+	connected := func() int {
+		log, _ := os.ReadFile(filepath.Join(filepath.Dir(a.config), "agent.log")) // there is none before its first start
+		return strings.Count(string(log), "connected to the manager")
+	}
+	before := connected()
 	a.processes[role] = process(a.t, filepath.Dir(a.config), role, binary, role, "--config", a.config)
 	switch role {
 	case "manager":
@@ -115,6 +120,8 @@ func (a *apart) begin(role string) {
 		})
 		a.eventually("the manager answers", func() bool { return a.run("", "session", "list").code == 0 })
 	case "agent":
+		// The manager calls one that was killed alive for as long as its lease lasts.
+		a.eventually("the agent is connected", func() bool { return connected() > before })
 		a.eventually("the agent is alive and has images", func() bool {
 			if !strings.Contains(a.must("agent", "list"), "ALIVE") {
 				return false
@@ -129,7 +136,7 @@ func (a *apart) begin(role string) {
 // kill ends a role without any warning.
 func (a *apart) kill(role string) {
 	a.t.Helper()
-	require.NoError(a.t, a.processes[role].Process.Kill())
+	killed(a.t, a.processes[role].Process.Pid)
 }
 
 // TestExternalServices kills the manager and the agent, each a process of its own. Our command line and the official client

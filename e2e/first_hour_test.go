@@ -107,8 +107,8 @@ func TestFirstHour(t *testing.T) {
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		// What `berth run` does, with a lease that does not take minutes.
-		s, err := c.CreateSession(ctx, api.CreateSession{Name: "abandoned", Image: "python", LeaseSeconds: 10,
+		// What `berth run` does, with a lease that does not take minutes. It lasts until the code begins, because it runs from now on.
+		s, err := c.CreateSession(ctx, api.CreateSession{Name: "abandoned", Image: "python", LeaseSeconds: 45,
 			Config: api.SessionConfig{Resources: map[string]string{"cpu": "1", "mem": "256m"}}})
 		require.NoError(t, err)
 		require.Equal(t, api.StatusRunning, s.Status)
@@ -170,7 +170,7 @@ func TestWorkIsUse(t *testing.T) {
 	// A terminal that nobody is connected to, as tmux has them; what it shows goes to the folder.
 	start("silent", "script -qfc 'sleep 3600' /home/work/notes/shown")
 	// Work is written every 20 s, and gathered for up to 10.
-	p.must("idle", "set", "short", "--max-inactivity", "60s", "--warn-before", "10s", "--everywhere")
+	p.must("idle", "set", "short", "--max-inactivity", "80s", "--warn-before", "10s", "--everywhere")
 	p.eventually("the silent session is warned on its terminal", func() bool {
 		shown, _ := os.ReadFile(filepath.Join(notes, "shown"))
 		return strings.Contains(string(shown), "berth session keep-alive silent")

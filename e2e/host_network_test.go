@@ -73,6 +73,7 @@ func TestTheNetworkOfHosts(t *testing.T) {
 	t.Run("leases outlive a crash and end with the session", func(t *testing.T) {
 		p.kill()
 		p.start()
+		p.eventually("the session can be used", func() bool { return p.inside("onhost", "true").code == 0 })
 		require.Equal(t, main, inside("echo $BERTH_SSH_PORT"))
 		require.Equal(t, "sub1", inside("ssh sub1 hostname </dev/null"))
 		p.must("session", "rm", "--yes", "onhost")

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +16,7 @@ func TestObjectStore(t *testing.T) {
 	t.Parallel()
 	s := objects(t, 12)
 	p := up(t, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=hush-hush-secret", "AWS_ENDPOINT_URL="+s.url)
-	p.must("folder", "create", "data")
+	p.onDisk("data")
 
 	refused := p.run("", "folder", "import", "s3://bucket/in/", "data:in")
 	require.NotZero(t, refused.code, "a private address without TLS")
@@ -24,6 +25,7 @@ func TestObjectStore(t *testing.T) {
 	p.must("down")
 	p.more = append(p.more, "BERTH_STORAGE__OBJECT_STORES__ALLOW_PRIVATE=true", "BERTH_STORAGE__OBJECT_STORES__ALLOW_HTTP=true")
 	p.start()
+	p.eventually("the storage proxy is known", func() bool { return strings.Contains(p.run("", "folder", "hosts").stdout, "local:volume1") })
 	p.must("folder", "import", "s3://bucket/in/", "data:in")
 	same := func(dir string) {
 		t.Helper()

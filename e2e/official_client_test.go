@@ -134,20 +134,21 @@ func (o *official) python(program string, args ...string) string {
 // interruptAgain helps the client's ssh and scp to end. They interrupt a proxy of their own when their program has ended and
 // wait for it, and that interrupt gets lost when it meets the manager's last words: the library that reads them (aiohttp)
 // takes every exception, KeyboardInterrupt too, for a failure of the connection. People press Ctrl-C again; so does this, when
-// nothing but the proxy is left for a while.
+// nothing but the proxy is left for a while: a long one where the program was not seen, because the proxy alone comes first.
 func interruptAgain(ended <-chan struct{}, client int) {
-	for alone := 0; ; {
+	for alone, seen := 0, false; ; {
 		select {
 		case <-ended:
 			return
-		case <-time.After(2 * time.Second):
+		case <-time.After(500 * time.Millisecond):
 		}
 		children := childrenOf(client)
+		seen = seen || len(children) > 1
 		if len(children) != 1 || !strings.Contains(children[0].command, "ai.backend.cli app ") {
 			alone = 0
 			continue
 		}
-		if alone++; alone > 8 {
+		if alone++; alone%4 == 0 && (alone > 160 || seen && alone > 32) {
 			_ = syscall.Kill(children[0].pid, syscall.SIGINT)
 		}
 	}

@@ -66,7 +66,7 @@ client_listen = %q
 manager_listen = %q
 state_dir = %q
 secret = %q
-reap_rate = 3000
+reap_rate = 400
 object_stores = {allow_private = true, allow_http = true}
 [storage.etcd]
 endpoints = [%q]

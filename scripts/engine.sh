@@ -20,7 +20,7 @@ pidfile=$dir/dockerd.pid
 say() { printf '%s\n' "$*" >&2; }
 die() { say "engine: $1"; [ -z "${2:-}" ] || say "  next: $2"; exit 1; }
 
-answers() { DOCKER_HOST=$host timeout 10 docker version --format '{{.Server.Version}}' 2>/dev/null; }
+answers() { DOCKER_HOST=$host timeout 30 docker version --format '{{.Server.Version}}' 2>/dev/null; }
 
 # ours prints the pid of the engine that we started, when it still runs.
 ours() {
@@ -81,34 +81,38 @@ start() {
   rm -f "${host#unix://}" "$pidfile"
   : >"$log"
   setsid nohup dockerd "${args[@]}" >>"$log" 2>&1 </dev/null &
+  child=$!
 }
 
+# The engine that start has just started; it writes its pid into the file a while later.
+child=
+
 wait_ready() {
-  local i
-  for i in $(seq 1 300); do
+  local end=$((SECONDS + 120))
+  while [ "$SECONDS" -lt "$end" ]; do
     if answers >/dev/null; then return; fi
-    if [ "$i" -gt 10 ] && [ ! -d /run/systemd/system ] && ! ours >/dev/null; then
+    if [ -n "$child" ] && ! kill -0 "$child" 2>/dev/null; then
       tail -n 15 "$log" >&2
       die "dockerd ended while starting" "read $log"
     fi
     sleep 0.1
   done
   tail -n 15 "$log" >&2 2>/dev/null || true
-  die "the engine did not answer within 30 s" "read $log"
+  die "the engine did not answer within 120 s" "read $log"
 }
 
 stop() {
-  local pid i
+  local pid end=$((SECONDS + 120))
   if ! pid=$(ours); then
     say "engine: none of ours runs"
     return
   fi
   kill -TERM "$pid"
-  for i in $(seq 1 300); do
+  while [ "$SECONDS" -lt "$end" ]; do
     ours >/dev/null || { rm -f "$pidfile"; say "engine: stopped"; return; }
     sleep 0.1
   done
-  die "dockerd (pid $pid) did not stop within 30 s" "kill -KILL $pid"
+  die "dockerd (pid $pid) did not stop within 120 s" "kill -KILL $pid"
 }
 
 case ${1:-} in

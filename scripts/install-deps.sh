@@ -88,9 +88,9 @@ if [[ " ${missing[*]} " == *" postgresql "* ]] && [ ! -e /etc/postgresql-common/
 fi
 log=$(mktemp)
 run() { if ! "$@" >"$log" 2>&1; then tail -n 25 "$log" >&2; say "install-deps: $* failed"; return 1; fi; }
-install() { run $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; }
-[ -n "${BERTH_APT_UPDATED:-}" ] || run $sudo apt-get update
+install() { run $sudo env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}"; }
+[ -n "${BERTH_APT_UPDATED:-}" ] || run $sudo apt-get update || { say "install-deps: trying once more"; run $sudo apt-get update; }
 install || { say "install-deps: trying once more"; run $sudo apt-get update; install; }
 # dockerd needs a firewall tool and certificates only where Debian's package recommends them.
-[ "${1:-}" = images ] || command -v iptables >/dev/null 2>&1 || run $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iptables
+[ "${1:-}" = images ] || command -v iptables >/dev/null 2>&1 || run $sudo env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends iptables
 rm -f "$log"

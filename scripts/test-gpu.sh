@@ -31,11 +31,11 @@ fi
 
 say "the packages of the helper, with cgo"
 export CGO_CFLAGS="${CGO_CFLAGS:--O2 -g -Wno-deprecated-declarations}"
-CGO_ENABLED=1 go test -count 1 -timeout 10m -ldflags '-extldflags=-Wl,-z,lazy' ./internal/nvmlhelper ./internal/agent/device/cuda/...
+CGO_ENABLED=1 go test -count 1 -timeout 20m -ldflags '-extldflags=-Wl,-z,lazy' ./internal/nvmlhelper ./internal/agent/device/cuda/...
 
 say "the built helper on this machine"
 make --no-print-directory nvml
-BERTH_NVML=$PWD/bin/berth-nvml go test -count 1 -timeout 5m -v -run '^TestTheBuiltHelper$' ./internal/agent/device/cuda/nvmlclient
+BERTH_NVML=$PWD/bin/berth-nvml go test -count 1 -timeout 20m -v -run '^TestTheBuiltHelper$' ./internal/agent/device/cuda/nvmlclient
 
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
   left_out "the GPUs of this machine" "nvidia-smi lists none, there is no NVIDIA driver"

@@ -15,7 +15,7 @@
 #
 # Environment:
 #   BERTH_QUOTA_MACHINE   uml or qemu: this one alone
-#   BERTH_QUOTA_SECONDS   what the machine may take, default 900
+#   BERTH_QUOTA_SECONDS   what the machine may take, default 1800
 #   BERTH_QUOTA_MEMORY    its MiB, default 3072
 #   BERTH_LEFT_OUT        a file to which a line is added when the tests are left out
 set -euo pipefail
@@ -57,7 +57,7 @@ scripts/install-deps.sh quota || cannot "packages cannot be installed" "read the
 [ "$(id -u)" = 0 ] || cannot "a container engine in there takes root here" "sudo scripts/xfs-quota.sh"
 
 began=$SECONDS
-seconds=${BERTH_QUOTA_SECONDS:-900} memory=${BERTH_QUOTA_MEMORY:-3072}
+seconds=${BERTH_QUOTA_SECONDS:-1800} memory=${BERTH_QUOTA_MEMORY:-3072}
 dir=$(mktemp -d /var/tmp/berth-quota.XXXXXX)
 vm='' engine='' container=''
 cleanup() {

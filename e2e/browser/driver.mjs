@@ -79,7 +79,7 @@ for await (const line of createInterface({ input: process.stdin })) {
     const operation = operations[request.op]
     if (!operation) throw new Error("no operation " + request.op)
     const entry = await pageOf(request)
-    entry.page.setDefaultTimeout(request.timeout ?? 30000)
+    entry.page.setDefaultTimeout(request.timeout ?? 120000)
     reply = { value: (await operation(entry, request)) ?? null }
   } catch (e) {
     reply = { error: String(e.message ?? e) }

@@ -17,7 +17,7 @@ const hostile = '<img src=x onerror=alert(1)>'
 
 async function person() {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: 'en-GB', acceptDownloads: true })
-  context.setDefaultTimeout(30_000)
+  context.setDefaultTimeout(120_000)
   const page = await context.newPage()
   page.on('pageerror', (e) => complaints.push(`script: ${e.stack ?? e.message}`))
   page.on('dialog', (d) => {

@@ -17,7 +17,7 @@ if (shots) mkdirSync(shots, { recursive: true })
 
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] })
 const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: 'en-GB' })
-context.setDefaultTimeout(60_000)
+context.setDefaultTimeout(120_000)
 const page = await context.newPage()
 const complaints = []
 page.on('pageerror', (e) => complaints.push(`script: ${e.stack ?? e.message}`))

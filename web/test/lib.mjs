@@ -28,7 +28,7 @@ export async function stage(called) {
       permissions: ['clipboard-read', 'clipboard-write'],
       ...options,
     })
-    context.setDefaultTimeout(30_000)
+    context.setDefaultTimeout(120_000)
     const who = { context, page: null, clicks: 0 }
     await context.exposeBinding('berthClicked', () => who.clicks++)
     await context.addInitScript(() => document.addEventListener('pointerdown', (e) => e.isTrusted && window.berthClicked?.(), true))

@@ -17,7 +17,7 @@ const random = () => Math.random().toString(36).slice(2, 8)
 
 async function person() {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: 'en-GB', acceptDownloads: true })
-  context.setDefaultTimeout(30_000)
+  context.setDefaultTimeout(120_000)
   const page = await context.newPage()
   page.on('pageerror', (e) => complaints.push(`script: ${e.stack ?? e.message}`))
   page.on('dialog', (d) => {
@@ -145,7 +145,7 @@ try {
     await page.goto(`${web}/sessions/new`)
     await page.fill('input[name=session-name]', 'keep-this-name')
     await context.clearCookies()
-    await page.getByText('Your login has ended').waitFor({ timeout: 60_000 })
+    await page.getByText('Your login has ended').waitFor({ timeout: 120_000 })
     await page.getByRole('dialog').locator('input[name=password]').fill(admin.password)
     await page.getByRole('dialog').getByRole('button', { name: 'Log in' }).click()
     await page.getByText('Your login has ended').waitFor({ state: 'hidden' })

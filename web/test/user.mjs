@@ -102,7 +102,7 @@ try {
     const tab = novice.page.waitForEvent('popup')
     await tour.getByRole('button', { name: /^Open Jupyter/ }).click()
     const notebook = await tab
-    await notebook.waitForURL(/\/(tree|lab)/, { timeout: 90_000 })
+    await notebook.waitForURL(/\/(tree|lab)/, { timeout: 120_000 })
     await notebook.close()
     clicks['the first notebook of a new user'] = novice.clicks - before
     await s.accessible(novice.page, 'tour')
@@ -115,7 +115,7 @@ try {
         .getByRole('dialog')
         .getByRole('button', { name: /^End 1 session/ })
         .click()
-      await novice.page.getByText('Nothing of yours is running').waitFor({ timeout: 60_000 })
+      await novice.page.getByText('Nothing of yours is running').waitFor({ timeout: 120_000 })
     })
   })
 
@@ -267,16 +267,16 @@ try {
       const tab = page.waitForEvent('popup')
       await page.getByRole('button', { name: 'Open Jupyter' }).first().click()
       notebook = await tab
-      await notebook.waitForURL(/\/tree/, { timeout: 90_000 })
+      await notebook.waitForURL(/\/tree/, { timeout: 120_000 })
     })
     await notebook.goto(new URL(`/notebooks/${folder}/tree/book.ipynb`, notebook.url()).href)
     await notebook.waitForFunction(
       () => window.Jupyter?.notebook?._fully_loaded && window.Jupyter.notebook.kernel?.is_connected(),
       undefined,
-      { timeout: 90_000 },
+      { timeout: 120_000 },
     )
     await notebook.evaluate(() => window.Jupyter.notebook.execute_all_cells())
-    await notebook.getByText('the answer is 42').first().waitFor({ timeout: 60_000 })
+    await notebook.getByText('the answer is 42').first().waitFor({ timeout: 120_000 })
     await notebook.close()
   })
   await s.at('share-app', page, async () => {
@@ -400,7 +400,7 @@ try {
     await s.accessible(page, 'waiting session')
     await page.getByRole('button', { name: 'End session' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'End session' }).click()
-    await page.locator('.pagehead .badge.ended').waitFor({ timeout: 60_000 })
+    await page.locator('.pagehead .badge.ended').waitFor({ timeout: 120_000 })
   })
   await s.at('peek-views-columns', page, async () => {
     await page.goto(`${web}/sessions?status=all`)
@@ -484,7 +484,7 @@ try {
     })
     await chooseIn(first.page, 'upload-files')
     await first.page.waitForFunction(() => /(32|48) MiB \/ 64 MiB/.test(document.querySelector('.toasts')?.textContent ?? ''), undefined, {
-      timeout: 60_000,
+      timeout: 120_000,
     })
     const kept = await first.page.evaluate(() => localStorage.getItem('berth.uploads'))
     if (!kept || /token|eyJ|http/.test(kept)) throw new Error(`what the browser keeps is ${kept}`)
@@ -501,7 +501,7 @@ try {
     await second.page.getByText('1 upload stopped when the browser closed').waitFor()
     await s.accessible(second.page, 'interrupted upload')
     await chooseIn(second.page, 'resume-files')
-    await second.page.getByText('1 file uploaded').waitFor({ timeout: 90_000 })
+    await second.page.getByText('1 file uploaded').waitFor({ timeout: 120_000 })
     if (!sent.length || sent[0] < 32 << 20) throw new Error(`the upload went on at ${sent[0]}`)
     await second.page.waitForFunction(() => !localStorage.getItem('berth.uploads'))
     await second.context.close()
@@ -590,7 +590,7 @@ try {
         await local.page.getByRole('heading', { name: /^Hello/ }).waitFor()
         const tab = local.page.waitForEvent('popup')
         await local.page.getByRole('button', { name: 'Open Jupyter' }).first().click()
-        await (await tab).waitForURL(/^http:\/\/127\.0\.0\.1:\d+\/tree/, { timeout: 60_000 })
+        await (await tab).waitForURL(/^http:\/\/127\.0\.0\.1:\d+\/tree/, { timeout: 120_000 })
         await local.page.goto(new URL(`/sessions/${session}`, address).href)
         await local.page.locator('.xterm-rows').getByText(/\$/).first().waitFor()
         await local.page.locator('.xterm').click()
@@ -608,7 +608,7 @@ try {
     await page.goto(`${web}/sessions/${session}`)
     await page.getByRole('button', { name: 'End session' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'End session' }).click()
-    await page.getByText('Ended by its user').first().waitFor({ timeout: 60_000 })
+    await page.getByText('Ended by its user').first().waitFor({ timeout: 120_000 })
   })
   await s.at('take-a-node-out', page, async () => {
     const chief = await s.person()
@@ -637,9 +637,9 @@ try {
       await page.goto(`${web}/sessions/new`)
       await page.fill('input[name=session-name]', 'typed-before')
       execFileSync('sh', ['-c', process.env.BERTH_STOP], { stdio: 'ignore' })
-      await page.getByText('The cluster has not answered for').waitFor({ timeout: 60_000 })
+      await page.getByText('The cluster has not answered for').waitFor({ timeout: 120_000 })
       execFileSync('sh', ['-c', process.env.BERTH_START], { stdio: 'ignore' })
-      await page.getByText('The cluster has not answered for').waitFor({ state: 'hidden', timeout: 60_000 })
+      await page.getByText('The cluster has not answered for').waitFor({ state: 'hidden', timeout: 120_000 })
       if ((await page.inputValue('input[name=session-name]')) !== 'typed-before') throw new Error('the form was lost')
     })
   }

@@ -24,8 +24,8 @@ import (
 const (
 	withholdTries = 40
 	withholdPause = 20 * time.Millisecond
-	// withholdLimit bounds all tries together.
-	withholdLimit = 8 * time.Second
+	// withholdLimit bounds all tries together. What was killed has to end in it, on a machine that may be very busy.
+	withholdLimit = 15 * time.Second
 )
 
 // Withhold takes folders out of a container that runs, or makes them read-only there. pid is its first process.

@@ -15,7 +15,7 @@ const (
 	maxFlights    = 16
 	maxMissing    = 4096
 	missingLife   = time.Second
-	lookupTimeout = 3 * time.Second
+	lookupTimeout = 8 * time.Second
 )
 
 // place is what a look-up asks for; one of the two is set.

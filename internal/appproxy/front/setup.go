@@ -15,8 +15,9 @@ import (
 // SetupPath is where codes are redeemed, on each circuit's own host, when the request names one.
 const SetupPath = "/setup"
 
-// awaitNews is how long a visitor with a code waits for a circuit that the manager has published and the proxy does not know yet.
-const awaitNews = 2 * time.Second
+// awaitNews is how long a visitor with a code waits for a circuit that the manager has published and the proxy does not know yet. The code
+// is used up: whoever is not waited for needs another one.
+const awaitNews = 10 * time.Second
 
 // IsSetup reports whether a request to a circuit's host is for the proxy. Without a code it is not: an app may have a page of
 // that name itself.

@@ -32,7 +32,7 @@ const (
 )
 
 // awaitCircuit is how long a tunnel waits for a circuit that its ticket names and the proxy does not know yet.
-const awaitCircuit = 3 * time.Second
+const awaitCircuit = 10 * time.Second
 
 // admit finds the circuit that a request for a tunnel names and lets its ticket decide.
 func (f *Front) admit(r *http.Request, ticket string) (*circuit.Circuit, error) {
