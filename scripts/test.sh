@@ -44,7 +44,7 @@ export BERTH_SIM_SEEDS=${BERTH_SIM_SEEDS:-200} # of internal/testkit/simulation
 # A simulation waits for its database half of the time: so many run at a time that it does not run alone in the end.
 export BERTH_SIM_WORKERS=${BERTH_SIM_WORKERS:-4}
 if [ "$*" != ./... ]; then
-  go test -p 2 -timeout 70m "$@"
+  go test -p 2 -timeout 35m "$@"
   exit
 fi
 # The stories start whole clusters: they get the machine to themselves, after everything else.
@@ -54,10 +54,10 @@ export BERTH_LEFT_OUT=$dir/left-out BERTH_FAILED=$dir/failed
 : >"$BERTH_FAILED"
 # Most tests wait more than they compute, so more of them run at a time than there are cores; those that take longest begin first.
 longest=(./internal/testkit/simulation ./internal/testkit ./internal/scheduler/... ./internal/manager/... ./internal/agent/... ./internal/runner/...)
-go run ./scripts/testdb env GOGC="${GOGC:-400}" go test -json -p 4 -parallel 6 -timeout 50m "${longest[@]}" $(go list ./... | grep -v '/e2e$') |
+go run ./scripts/testdb env GOGC="${GOGC:-400}" go test -json -p 4 -parallel 6 -timeout 25m "${longest[@]}" $(go list ./... | grep -v '/e2e$') |
   "$dir/leftout" || code=$?
 say "stories"
-go test -json -parallel 3 -timeout 70m ./e2e | "$dir/leftout" || code=$?
+go test -json -parallel 3 -timeout 40m ./e2e | "$dir/leftout" || code=$?
 say "NVIDIA GPUs"
 scripts/test-gpu.sh --if-possible || code=$?
 say "quotas of XFS"
