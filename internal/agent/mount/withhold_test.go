@@ -145,7 +145,13 @@ func TestAHolderThatDiesSlowly(t *testing.T) {
 		}
 		traced <- err
 		if err == nil {
-			_, _ = unix.Wait4(pid, &status, unix.WALL, nil) // it is on its way out
+			for {
+				_, err := unix.Wait4(pid, &status, unix.WALL, nil)
+				if err != nil || !status.Stopped() || status.TrapCause() == unix.PTRACE_EVENT_EXIT {
+					break // it is on its way out
+				}
+				_ = unix.PtraceCont(pid, 0) // it became sleep only now
+			}
 			<-release
 			_ = unix.PtraceDetach(pid)
 		}
