@@ -31,6 +31,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/link/ca"
+	"berth.dev/berth/internal/testkit/address"
 	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/run"
@@ -70,7 +71,7 @@ func newManager(t testing.TB) *manager {
 		seen: map[cluster.KernelID]cluster.KernelObservation{}, missing: map[cluster.KernelID]int{}, acked: map[cluster.KernelID]int64{},
 		news: make(chan struct{})}
 	m.cfg = agentlink.DefaultConfig()
-	m.cfg.Listen, m.cfg.Heartbeat, m.cfg.Lease = "127.0.0.1:0", 200*time.Millisecond, 2*time.Second
+	m.cfg.Listen, m.cfg.Heartbeat, m.cfg.Lease = address.Hold(t), 200*time.Millisecond, time.Minute
 	m.start()
 	t.Cleanup(m.stop)
 	m.tokenFile = filepath.Join(t.TempDir(), "join.token")
@@ -85,7 +86,6 @@ func (m *manager) start() {
 	require.NoError(m.t, err)
 	m.svc = m.link.Service("agentlink")
 	require.NoError(m.t, m.svc.Start(context.Background()))
-	m.cfg.Listen = m.link.Addr().String()
 }
 
 // token makes a join token for a common name.
@@ -121,7 +121,7 @@ func (m *manager) until(what string, ok func() bool) {
 // untilAll waits until a number has become n. It waits on for as long as the number grows.
 func (m *manager) untilAll(what string, n int, count func() int) {
 	m.t.Helper()
-	const patience = time.Minute
+	const patience = 2 * time.Minute
 	limit, most := time.NewTimer(patience), 0
 	defer limit.Stop()
 	for {
@@ -300,7 +300,7 @@ func newHost(t testing.TB, m *manager, change ...func(*fake.Options)) *host {
 	}
 	h.cfg.ID, h.cfg.StateDir, h.cfg.JoinTokenFile, h.cfg.Manager = "i-test", t.TempDir(), m.tokenFile, m.cfg.Listen
 	h.cfg.SampleInterval, h.cfg.MinFree = 100*time.Millisecond, 0
-	h.cfg.DataListen = "off" // managers of these tests come back on the port they had, which another listener might get
+	h.cfg.DataListen = "off"
 	h.engine.AddImage(runtime.Image{References: []string{image}, Labels: map[string]string{"x": "y"}},
 		map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n")})
 	t.Cleanup(h.engine.Close)
@@ -351,17 +351,6 @@ func stopped(i int) cluster.DesiredKernel {
 		StopReason: cluster.ReasonUserRequested}
 }
 
-// to carries requests to the agent as the manager does.
-type to struct{ m *manager }
-
-func (t to) RoundTrip(r *http.Request) (*http.Response, error) {
-	return t.m.link.RoundTrip("i-test", r)
-}
-
-func (m *manager) runner(id cluster.KernelID) *run.Client {
-	return run.NewClient(run.Options{Transport: to{m}, BaseURL: "http://agent/kernels/" + string(id) + "/runner"})
-}
-
 func TestJoinRunStreamsAndEnd(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
@@ -383,7 +372,7 @@ func TestJoinRunStreamsAndEnd(t *testing.T) {
 	hello, err := c.Hello(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, string(id), hello.KernelID)
-	res, err := c.Step(t.Context(), "r1", run.StepRequest{Mode: run.ModeQuery, Code: "print(6*7)", WaitMS: 5000})
+	res, err := c.Step(t.Context(), "r1", run.StepRequest{Mode: run.ModeQuery, Code: "print(6*7)", WaitMS: 30_000})
 	require.NoError(t, err)
 	require.Equal(t, "42\n", res.Console[0].Data)
 
@@ -426,7 +415,7 @@ func TestJoinRunStreamsAndEnd(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := m.runner(id).Hello(t.Context())
 		return fault.Is(err, fault.NotFound)
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	found, err = h.agent.Findings(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, slicesWithout(found, "deletion"))
@@ -610,7 +599,7 @@ func TestStreams(t *testing.T) {
 	m.until("it runs", func() bool { return m.phase(kernelID(1)) == cluster.PhaseRunning })
 	path := "/kernels/" + string(kernelID(1)) + "/runner/echo?x=%2F"
 	for range 3 {
-		s, err := m.link.Upgrade(t.Context(), "i-test", path, http.Header{"Authorization": {"Bearer mine"}, "X-Mine": {"kept"}})
+		s, err := m.upgrade(t.Context(), path, http.Header{"Authorization": {"Bearer mine"}, "X-Mine": {"kept"}})
 		require.NoError(t, err)
 		for _, word := range []string{"one", "two", strings.Repeat("x", 100_000)} {
 			_, err := s.Write([]byte(word))
@@ -622,7 +611,7 @@ func TestStreams(t *testing.T) {
 		}
 		require.NoError(t, s.Close())
 	}
-	require.Eventually(t, func() bool { return echo.ended.Load() == 3 }, 10*time.Second, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return echo.ended.Load() == 3 }, time.Minute, 5*time.Millisecond,
 		"the runner sees that the callers left")
 	require.Equal(t, "/echo?x=%2F", echo.uri.Load())
 	require.Equal(t, "kept", echo.mine.Load())
@@ -750,7 +739,7 @@ func TestEndsWithStrangeLogs(t *testing.T) {
 	require.Eventually(t, func() bool {
 		entries, err := os.ReadDir(filepath.Join(h.cfg.StateDir, "logs"))
 		return err == nil && len(entries) == 0
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 }
 
 func TestSecondAgentOnOneState(t *testing.T) {

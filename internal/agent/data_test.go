@@ -64,7 +64,7 @@ func (m *manager) dialApp(member *membership.Member, local bool, id cluster.Kern
 	at := proxy.AgentAddress{ID: m.hello.Agent, BootID: m.hello.BootID, Address: m.facts.DataAddress, Socket: m.facts.DataSocket}
 	m.mu.Unlock()
 	d := agents.New(agents.Options{Member: member, BootID: boot, Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	grant, err := proxy.SignGrant(proxy.Grant{Circuit: "00000000-0000-4000-8000-0000000000c1", Kernel: id, Generation: 1, Port: port,
 		Proxy: "web", Issuer: "c1", Expires: time.Now().Add(time.Hour)}, grantKey)
@@ -73,7 +73,7 @@ func (m *manager) dialApp(member *membership.Member, local bool, id cluster.Kern
 	conn, err := d.Dial(ctx, circuit.New(proxy.Circuit{ID: "c", Name: "sess", Targets: []proxy.Target{target}}), target)
 	if err == nil {
 		m.t.Cleanup(func() { _ = conn.Close() })
-		require.NoError(m.t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+		require.NoError(m.t, conn.SetDeadline(time.Now().Add(5*time.Minute)))
 	}
 	return conn, err
 }
@@ -119,7 +119,7 @@ func TestAppsAreReachedEveryWay(t *testing.T) {
 
 			path := "/kernels/" + string(id) + "/ports/"
 			for range 2 {
-				s, err := m.link.Upgrade(t.Context(), "i-test", path+"7000", nil)
+				s, err := m.upgrade(t.Context(), path+"7000", nil)
 				require.NoError(t, err)
 				require.True(t, both(t, s, text) == "hello\n"+text)
 				require.NoError(t, s.Close())
@@ -137,7 +137,7 @@ func TestAppsAreReachedEveryWay(t *testing.T) {
 				n      int
 				reason string
 			}{{id, "7001", 7001, "app-refused"}, {kernelID(9), "7000", 7000, "kernel-not-found"}} {
-				_, err := m.link.Upgrade(t.Context(), "i-test", "/kernels/"+string(c.id)+"/ports/"+c.port, nil)
+				_, err := m.upgrade(t.Context(), "/kernels/"+string(c.id)+"/ports/"+c.port, nil)
 				require.Equal(t, c.reason, fault.ReasonOf(err), "%v", err)
 				for _, local := range []bool{true, false} {
 					_, err := m.dialApp(web, local, c.id, c.n)
@@ -145,17 +145,17 @@ func TestAppsAreReachedEveryWay(t *testing.T) {
 				}
 			}
 			for _, port := range []string{"0", "65536", "x", "-1", "127.0.0.1:80"} {
-				_, err := m.link.Upgrade(t.Context(), "i-test", path+port, nil)
+				_, err := m.upgrade(t.Context(), path+port, nil)
 				require.True(t, fault.Is(err, fault.Invalid), "%s: %v", port, err)
 			}
 
 			// A visitor of the manager who leaves, or whose app does.
-			left, err := m.link.Upgrade(t.Context(), "i-test", path+"7000", nil)
+			left, err := m.upgrade(t.Context(), path+"7000", nil)
 			require.NoError(t, err)
 			_, err = io.ReadFull(left, make([]byte, 6))
 			require.NoError(t, err)
 			require.NoError(t, left.Close())
-			stays, err := m.link.Upgrade(t.Context(), "i-test", path+"7000", nil)
+			stays, err := m.upgrade(t.Context(), path+"7000", nil)
 			require.NoError(t, err)
 			_, err = io.ReadFull(stays, make([]byte, 6))
 			require.NoError(t, err)
@@ -254,7 +254,7 @@ p = subprocess.Popen(['python3', '-c', server], start_new_session=True, stdin=su
 	require.Eventually(t, func() bool {
 		conn, err = m.dialApp(web, true, id, 8000)
 		return err == nil
-	}, 20*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	require.IsType(t, &tunnel.Lent{}, conn, "the app's own socket")
 	require.Equal(t, "127.0.0.1:8000", conn.RemoteAddr().String())
 	get := func(c io.ReadWriter) {
@@ -272,7 +272,7 @@ p = subprocess.Popen(['python3', '-c', server], start_new_session=True, stdin=su
 	remote, err := m.dialApp(web, false, id, 8000)
 	require.NoError(t, err)
 	get(remote)
-	s, err := m.link.Upgrade(t.Context(), "i-test", "/kernels/"+string(id)+"/ports/8000", nil)
+	s, err := m.upgrade(t.Context(), "/kernels/"+string(id)+"/ports/8000", nil)
 	require.NoError(t, err)
 	get(s)
 	require.NoError(t, s.Close())
@@ -293,7 +293,7 @@ p = subprocess.Popen(['python3', '-c', server], start_new_session=True, stdin=su
 	require.Eventually(t, func() bool { // until the keeper has seen the container
 		again, err = m.dialApp(web, true, id, 8000)
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	get(again)
 	get(conn)
 	_, err = m.dialApp(web, true, id, 8001)

@@ -112,7 +112,7 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 		h.stop()
 		h.startDocker()
 		m.until("it still runs", func() bool { return m.phase(id) == cluster.PhaseRunning })
-		require.Eventually(t, func() bool { return h.agent.Ready(t.Context()) == nil }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return h.agent.Ready(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
 		out, code = shell(t, m, id, fmt.Sprintf("cat data/new-%d && echo again > data/again", uid))
 		require.Zero(t, code, out)
 		points, err := mount.Attached(filepath.Join(h.cfg.StateDir, "mounts"))

@@ -37,7 +37,7 @@ func newDockerHost(t *testing.T, m *manager) *host {
 	probe, err := docker.New(docker.Config{Cluster: "probe", Agent: "probe"}, h.log)
 	require.NoError(t, err)
 	defer probe.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := probe.Image(ctx, dockerImage); err != nil {
 		t.Skipf("SKIPPED: needs the image %s; make images builds it: %v", dockerImage, err)
@@ -126,7 +126,7 @@ func TestRealEngine(t *testing.T) {
 	h.stop()
 	h.startDocker()
 	m.until("it still runs", func() bool { return m.phase(id) == cluster.PhaseRunning })
-	require.Eventually(t, func() bool { return h.agent.Ready(t.Context()) == nil }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return h.agent.Ready(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, "42\n", code(id, "r4", "print(x)"), "the interpreter outlives the agent")
 
 	stream, err := m.runner(id).Exec(t.Context(), run.ExecStart{Argv: []string{"sh", "-c", "read a; echo got $a; exit 7"}})

@@ -488,7 +488,7 @@ func (s *site) dial(ctx context.Context, _ *circuit.Circuit, t proxy.Target) (ne
 
 func (s *site) eventually(ok func() bool, words string) {
 	s.t.Helper()
-	require.Eventually(s.t, ok, 20*time.Second, 5*time.Millisecond, words)
+	require.Eventually(s.t, ok, time.Minute, 5*time.Millisecond, words)
 }
 
 // known waits until the proxy has a circuit in its present revision.
@@ -527,7 +527,7 @@ func (s *site) ported(n, offset int, protocol string) proxy.Circuit {
 func (s *site) browser() *http.Client {
 	jar, err := cookiejar.New(nil)
 	require.NoError(s.t, err)
-	return &http.Client{Jar: jar, Timeout: 20 * time.Second, Transport: s.transport(),
+	return &http.Client{Jar: jar, Timeout: time.Minute, Transport: s.transport(),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 

@@ -261,7 +261,7 @@ func TestLaunchesThatHang(t *testing.T) {
 		}
 	}
 	s.eventually(func() bool { return refused.Load() == 40*6-32 }, "too many wait already")
-	require.True(t, s.m.seen(func() bool { return s.m.asked == 32 })())
+	s.eventually(s.m.seen(func() bool { return s.m.asked == 32 }), "those who do not wait have been heard")
 	require.Equal(t, 302, s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token="+code)).status)
 }
 
@@ -369,11 +369,12 @@ func TestUnknownLabels(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	b := s.browser()
+	began := time.Now()
 	for range 20 {
 		require.Equal(t, 404, s.get(b, s.url("nobody.apps.localhost", "/")).status)
 	}
 	s.m.mu.Lock()
-	require.Less(t, s.m.lookups, 10)
+	require.LessOrEqual(t, s.m.lookups, 1+int(time.Since(began)/time.Second))
 	late := labelled(3, "late")
 	late.Revision, late.Public = 99, true
 	s.m.late[late.ID] = late
@@ -655,7 +656,7 @@ func TestRawApps(t *testing.T) {
 
 	s.m.revoke(c.ID)
 	for _, live := range []net.Conn{conn, through, nc} {
-		_ = live.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_ = live.SetReadDeadline(time.Now().Add(time.Minute))
 		_, err = live.Read(make([]byte, 1))
 		require.Error(t, err)
 		require.NotErrorIs(t, err, net.ErrClosed)

@@ -104,7 +104,7 @@ func TestHeadersOfOwnAnswers(t *testing.T) {
 			raw, err := net.Dial("tcp", s.p.Addr())
 			require.NoError(t, err)
 			defer raw.Close()
-			require.NoError(t, raw.SetDeadline(time.Now().Add(20*time.Second)))
+			require.NoError(t, raw.SetDeadline(time.Now().Add(time.Minute)))
 			_, err = io.WriteString(raw, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
 			require.NoError(t, err)
 			text, err := io.ReadAll(raw)

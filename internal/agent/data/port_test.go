@@ -40,7 +40,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	patience = 20 * time.Second
+	patience = time.Minute
 	kernelID = "00000000-0000-4000-8000-000000000001"
 	ended    = "00000000-0000-4000-8000-000000000002"
 	// circuitID is what is published of it.

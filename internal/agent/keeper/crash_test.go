@@ -125,7 +125,7 @@ func tell(t *testing.T, s story, at int) []string {
 	var last cluster.KernelObservation
 	for i, a := range s.acts {
 		r.want(false, a.want)
-		limit := time.After(20 * time.Second)
+		limit := time.After(2 * time.Minute)
 		for done := false; !done; {
 			r.mu.Lock()
 			o, news := r.seen[kernelID(1)], r.news

@@ -35,7 +35,6 @@ func TestPortsOfTheHostAreLeased(t *testing.T) {
 	w := &wires{}
 	r.network, r.ports = w, cluster.PortRange{First: 30000, Last: 30010}
 	r.portFree = func(port int) bool { return port != 30002 }
-	r.times.Create = r.times.Create * 10
 	r.start()
 	r.want(true, desired(1, onHost), desired(2, onHost))
 	first := r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning)

@@ -253,7 +253,12 @@ func TestNamedFailures(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			r.times.Start, r.times.Create = 300*time.Millisecond, 300*time.Millisecond
+			switch c.reason { // limits of what fails at once would pass while the machine stands still
+			case cluster.ReasonCreateTimeout:
+				r.times.Create = time.Second
+			case cluster.ReasonStartTimeout:
+				r.times.Start = 300 * time.Millisecond
+			}
 			if c.fault != nil {
 				r.engine.Inject(*c.fault)
 			}

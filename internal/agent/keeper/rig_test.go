@@ -86,7 +86,7 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	r := &rig{
 		t: t, dir: t.TempDir(), engine: fake.NewEngine(fake.Options{}), cores: 8, news: make(chan struct{}),
-		times: keeper.Times{Sweep: 20 * time.Millisecond, Start: 5 * time.Second, Create: 3 * time.Second},
+		times: keeper.Times{Sweep: 20 * time.Millisecond, Start: time.Minute, Create: time.Minute},
 		seen:  map[cluster.KernelID]cluster.KernelObservation{}, path: map[cluster.KernelID][]string{},
 	}
 	t.Cleanup(r.engine.Close)
@@ -178,7 +178,7 @@ func (r *rig) want(full bool, kernels ...cluster.DesiredKernel) {
 // await waits until a kernel was reported in a state.
 func (r *rig) await(id cluster.KernelID, what string, ok func(cluster.KernelObservation) bool) cluster.KernelObservation {
 	r.t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for {
 		r.mu.Lock()
 		o, known := r.seen[id]
@@ -202,7 +202,7 @@ func (r *rig) awaitPhase(id cluster.KernelID, generation int64, p cluster.Phase)
 
 func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	require.Eventually(r.t, ok, 20*time.Second, 2*time.Millisecond, what)
+	require.Eventually(r.t, ok, time.Minute, 2*time.Millisecond, what)
 }
 
 // gone waits until nothing of a kernel is left on the host.

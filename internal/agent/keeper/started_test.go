@@ -27,7 +27,7 @@ func TestAStartedCommandIsNoFailedCreation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			r.times.Start, r.times.Create = 200*time.Millisecond, 300*time.Millisecond
+			r.times.Start = 200 * time.Millisecond
 			t.Cleanup(r.engine.Inject(f))
 			r.start()
 			r.want(true, desired(1, batch(`sleep 0.5; print("done")`)))
@@ -47,6 +47,7 @@ func TestACommandThatDidNotStartMayGoElsewhere(t *testing.T) {
 	takeBack := r.engine.Inject(fake.Fault{Method: fake.Start, Err: fault.New(fault.Timeout, "no answer")})
 	defer takeBack()
 	silent := r.engine.Inject(fake.Fault{Method: fake.Inspect, Err: fault.Unavailablef("the engine is stopped")})
+	r.times.Create = time.Second
 	r.start()
 	r.want(true, desired(1, batch("exit 0")))
 	r.await(kernelID(1), "waiting for the engine", func(o cluster.KernelObservation) bool { return o.Detail != "" })

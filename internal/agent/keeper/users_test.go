@@ -90,7 +90,7 @@ func TestKernelsHaveUserNumbersOfTheirOwn(t *testing.T) {
 	r.awaitPhase(kernelID(6), 1, cluster.PhaseRunning)
 	require.Equal(t, 9001, r.user(6), "its end is not acknowledged yet")
 	r.keeper.Ack([]cluster.Tombstone{{Kernel: kernelID(1), Generation: 1}})
-	require.Eventually(t, func() bool { return len(r.ledger.Records()) == 5 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(r.ledger.Records()) == 5 }, time.Minute, time.Millisecond)
 	r.want(false, desired(7, plain))
 	r.awaitPhase(kernelID(7), 1, cluster.PhaseRunning)
 	require.Equal(t, one, r.user(7))

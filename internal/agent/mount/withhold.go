@@ -24,8 +24,10 @@ import (
 const (
 	withholdTries = 40
 	withholdPause = 20 * time.Millisecond
-	// withholdLimit bounds all tries together. What was killed has to end in it, on a machine that may be very busy.
+	// withholdLimit bounds all tries together, but for the first withholdLeast: an agent that did not run for a while has tried nothing.
+	// What was killed has to end in it, on a machine that may be very busy.
 	withholdLimit = 15 * time.Second
+	withholdLeast = withholdTries / 2
 )
 
 // Withhold takes folders out of a container that runs, or makes them read-only there. pid is its first process.
@@ -43,10 +45,10 @@ func (m *Mounts) Withhold(ctx context.Context, pid int, list []cluster.Withheld)
 	if m.o.Plain {
 		return cannot(errors.New("the agent does not run as root"))
 	}
-	ctx, cancel := context.WithTimeout(ctx, withholdLimit)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- m.withholdAll(ctx, pid, list) }()
+	done, end := make(chan error, 1), time.Now().Add(withholdLimit)
+	go func() { done <- m.withholdAll(ctx, pid, list, end) }()
 	limit := time.NewTimer(withholdLimit + m.o.Patience) // the file system of a folder may hang
 	defer limit.Stop()
 	select {
@@ -61,10 +63,10 @@ func cannot(err error) error {
 	return fault.Invalidf("this host cannot change the mounts of running containers").WithReason(host.ReasonCannot).WithCause(err)
 }
 
-func (m *Mounts) withholdAll(ctx context.Context, pid int, list []cluster.Withheld) error {
+func (m *Mounts) withholdAll(ctx context.Context, pid int, list []cluster.Withheld, end time.Time) error {
 	var errs []error
 	for _, w := range list {
-		if err := m.withhold(ctx, pid, w); err != nil {
+		if err := m.withhold(ctx, pid, w, end); err != nil {
 			errs = append(errs, fmt.Errorf("take folder %s away: %w", w.Name, err))
 		}
 	}
@@ -89,14 +91,15 @@ type inside struct {
 	readOnly bool
 }
 
-func (m *Mounts) withhold(ctx context.Context, pid int, w cluster.Withheld) error {
+func (m *Mounts) withhold(ctx context.Context, pid int, w cluster.Withheld, end time.Time) error {
 	scope, err := cluster.ParseQuotaScope(w.Scope)
 	if err != nil {
 		return err
 	}
 	dir := cluster.FolderRef{Scope: scope, Folder: w.Folder}.Dir()
 	killed := map[int]bool{}
-	for tries := 1; ; tries++ {
+	last := false // the look after it finds what became of it
+	for tries, looks := 1, 1; ; tries, looks = tries+1, looks+1 {
 		found, err := insideOf("/proc/"+strconv.Itoa(pid)+"/mountinfo", dir)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			return nil // the container has ended
@@ -110,7 +113,10 @@ func (m *Mounts) withhold(ctx context.Context, pid int, w cluster.Withheld) erro
 		if len(found) == 0 {
 			return nil
 		}
-		last := tries == withholdTries || ctx.Err() != nil
+		if last {
+			return fault.Conflictf("programs of the session keep hold of folder %s", w.Name).WithReason(host.ReasonHeld)
+		}
+		last = tries == withholdTries || ctx.Err() != nil || looks >= withholdLeast && !time.Now().Before(end)
 		busy := false
 		for _, i := range found {
 			err := inNamespace(pid, func() error { return i.change(w.ReadOnly) })
@@ -127,7 +133,7 @@ func (m *Mounts) withhold(ctx context.Context, pid int, w cluster.Withheld) erro
 			}
 		}
 		if last {
-			return fault.Conflictf("programs of the session keep hold of folder %s", w.Name).WithReason(host.ReasonHeld)
+			continue
 		}
 		if busy && killHolders(found, w.ReadOnly, tries > withholdTries/2, killed) {
 			tries--

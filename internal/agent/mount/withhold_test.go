@@ -50,7 +50,7 @@ func (w *world) contain(script string) *box {
 	require.NoError(w, err)
 	require.NoError(w, b.cmd.Start())
 	w.Cleanup(func() { _ = b.cmd.Process.Kill(); _ = b.cmd.Wait() })
-	require.NoError(w, out.(*os.File).SetReadDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(w, out.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
 	b.in = bufio.NewReader(out)
 	require.Equal(w, "ready", b.line())
 	return b
@@ -145,7 +145,13 @@ func TestAHolderThatDiesSlowly(t *testing.T) {
 		}
 		traced <- err
 		if err == nil {
-			_, _ = unix.Wait4(pid, &status, unix.WALL, nil) // it is on its way out
+			for {
+				_, err := unix.Wait4(pid, &status, unix.WALL, nil)
+				if err != nil || !status.Stopped() || status.TrapCause() == unix.PTRACE_EVENT_EXIT {
+					break // it is on its way out
+				}
+				_ = unix.PtraceCont(pid, 0) // it became sleep only now
+			}
 			<-release
 			_ = unix.PtraceDetach(pid)
 		}
@@ -181,6 +187,19 @@ if echo more >data/more; then echo written; else echo refused; fi; cat data/sub/
 	require.NoError(t, b.withhold(true), "again")
 	require.NoError(t, b.withhold(false), "and then taken away")
 	require.Empty(t, b.mounts())
+}
+
+// TestAnAgentThatStoodStillTakesFolders: the time that it did not run is not the time that it tried, and a try that works counts, also the
+// last one.
+func TestAnAgentThatStoodStillTakesFolders(t *testing.T) {
+	t.Parallel()
+	for _, holds := range []string{"nothing", "an open file"} {
+		w := newWorld(t)
+		b := w.contain(attempts[holds])
+		require.NoError(t, b.m.WithholdLate(t.Context(), b.cmd.Process.Pid, []cluster.Withheld{
+			{Folder: w.folder.Folder, Name: "data", Scope: w.folder.Scope}}), holds)
+		require.Empty(t, b.mounts(), holds)
+	}
 }
 
 // TestFoldersThatAreHeld: what the first process holds, or nobody that can be seen, is told. The mount stays, so that

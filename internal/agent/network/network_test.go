@@ -186,7 +186,7 @@ func (w *world) reaches(pid int, netw, address string) (ok bool) {
 }
 
 // patience is how long what is expected to answer may take.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // comesToReach is reaches where that is expected: on a busy machine an answer may take longer than reaches waits.
 func (w *world) comesToReach(pid int, netw, address string) bool {

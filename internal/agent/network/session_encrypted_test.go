@@ -163,13 +163,13 @@ func (p *pair) speak(from, to int, address string) (say func(), c net.Conn) {
 		return nil
 	})
 	p.one.in(from, func() (err error) {
-		c, err = net.DialTimeout("tcp", address, 20*time.Second)
+		c, err = net.DialTimeout("tcp", address, patience)
 		return err
 	})
 	p.Cleanup(func() { _ = c.Close() })
 	return func() {
 		p.Helper()
-		require.NoError(p, c.SetDeadline(time.Now().Add(time.Minute)))
+		require.NoError(p, c.SetDeadline(time.Now().Add(patience)))
 		_, err := io.WriteString(c, secretWord)
 		require.NoError(p, err)
 		b := make([]byte, len(secretWord))
@@ -219,7 +219,7 @@ func TestEncryptedNetworksAreNeverInClear(t *testing.T) {
 	again.SetNetwork(ada, session)
 	require.NoError(t, again.Check(t.Context()))
 	one := make([]byte, 1)
-	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	_, err = io.ReadFull(c, one)
 	require.NoError(t, err, "the connection did not live on")
 	say()

@@ -175,22 +175,29 @@ func TestDialFails(t *testing.T) {
 	require.Error(t, err)
 }
 
+// waitClock does something when somebody begins to wait.
+type waitClock struct {
+	chassis.Clock
+	waits func()
+}
+
+func (c *waitClock) NewTimer(d time.Duration) chassis.Timer {
+	c.waits()
+	return c.Clock.NewTimer(d)
+}
+
 // TestAnAgentThatComesBack: visitors wait for it.
 func TestAnAgentThatComesBack(t *testing.T) {
 	t.Parallel()
 	path := stale(t)
-	d := agents.New(agents.Options{BootID: boot, Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
-	result := make(chan error, 1)
-	go func() {
-		conn, err := d.Dial(t.Context(), mine, to(proxy.AgentAddress{ID: "i-a1", Socket: path, BootID: boot}, 8080))
-		if err == nil {
-			_ = conn.Close()
-		}
-		result <- err
-	}()
-	require.NoError(t, os.Remove(path))
-	l, err := chassis.ListenUnix(path)
-	require.NoError(t, err)
-	serve(t, l, says(t, "back"))
-	require.NoError(t, <-result)
+	back := sync.OnceFunc(func() {
+		require.NoError(t, os.Remove(path))
+		l, err := chassis.ListenUnix(path)
+		require.NoError(t, err)
+		serve(t, l, says(t, "back"))
+	})
+	d := agents.New(agents.Options{BootID: boot, Log: slog.New(slog.DiscardHandler), Clock: &waitClock{chassis.RealClock(), back}})
+	conn, err := d.Dial(t.Context(), mine, to(proxy.AgentAddress{ID: "i-a1", Socket: path, BootID: boot}, 8080))
+	require.NoError(t, err, "it waited until the agent was back")
+	require.NoError(t, conn.Close())
 }

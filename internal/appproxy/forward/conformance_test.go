@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // recorder is an app that keeps the requests it got as they came, and answers 200.
@@ -286,10 +288,7 @@ func TestHostileApps(t *testing.T) {
 
 func TestAnswersOfTheProxy(t *testing.T) {
 	r := newRig(t, nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	r.circuit("away", "http", l.Addr().String())
+	r.circuit("away", "http", address.Hold(t))
 	answer := r.say(get("away", "/", "Accept: text/html,*/*\r\n"))
 	require.Equal(t, "503 Service Unavailable", status(answer))
 	require.Contains(t, answer, "<h1>503 Service Unavailable</h1><p>The app does not listen.</p><p>Start it again.</p>")
@@ -301,7 +300,7 @@ func TestAnswersOfTheProxy(t *testing.T) {
 	c := r.conn()
 	b := bufio.NewReader(c)
 	for range 3 {
-		_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: away\r\n\r\n")
+		_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: away\r\n\r\n")
 		require.NoError(t, err)
 		resp, err := http.ReadResponse(b, nil)
 		require.NoError(t, err)

@@ -55,6 +55,8 @@ func TestPlainRequests(t *testing.T) {
 			require.True(t, string(b) == "short" || string(b) == big || string(b) == "chunked "+big, "%d bytes came back", len(b))
 		}
 	}
+	c.CloseIdleConnections()
+	until(t, "everything is counted", func() bool { return r.e.Live().Connections == 0 })
 	a := r.e.Activity()
 	require.Len(t, a, 1)
 	require.EqualValues(t, 21, a[0].Requests)

@@ -46,14 +46,15 @@ func TestWarmUpsAreFew(t *testing.T) {
 	t.Parallel()
 	c := circuit.New(proxy.Circuit{ID: "11111111-2222-3333-4444-555555555555", Mode: proxy.ModeSubdomain, Label: "app", Protocol: "http"})
 	var dials atomic.Int32
+	ctx, cancel := context.WithCancel(t.Context())
 	f := front.New(front.Options{Base: &url.URL{Scheme: "http", Host: "apps.test"}, Clock: chassis.RealClock(),
 		Log: slog.New(slog.DiscardHandler),
-		Dial: func(ctx context.Context, _ *circuit.Circuit, _ netip.Addr) (net.Conn, proxy.TargetID, error) {
-			dials.Add(1)
-			<-ctx.Done()
-			return nil, proxy.TargetID{}, ctx.Err()
+		Dial: func(context.Context, *circuit.Circuit, netip.Addr) (net.Conn, proxy.TargetID, error) {
+			if dials.Add(1) <= 16 {
+				<-ctx.Done() // not of the look's own context, which ends after some seconds
+			}
+			return nil, proxy.TargetID{}, context.Canceled
 		}})
-	ctx, cancel := context.WithCancel(t.Context())
 	ask := func(c *circuit.Circuit) int {
 		q := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://app.apps.test/setup?token=x", nil)
 		q.Header.Set("Sec-Fetch-Mode", "no-cors")
@@ -65,7 +66,7 @@ func TestWarmUpsAreFew(t *testing.T) {
 	for range 16 {
 		all.Go(func() { ask(c) })
 	}
-	require.Eventually(t, func() bool { return dials.Load() == 16 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return dials.Load() == 16 }, 30*time.Second, time.Millisecond)
 	require.Equal(t, http.StatusNoContent, ask(c), "answered without a look")
 	require.EqualValues(t, 16, dials.Load())
 	cancel()

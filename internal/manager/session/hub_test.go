@@ -50,7 +50,7 @@ func (w hubWorld) next(c <-chan session.Event) session.Event {
 	case e, ok := <-c:
 		require.True(w.T, ok, "the reader was dropped")
 		return e
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		w.T.Fatal("no event came")
 		return session.Event{}
 	}
@@ -140,6 +140,7 @@ func TestEventsGoOnAfterLostConnections(t *testing.T) {
 	w.Agent("a1", 8, 16*managertest.GiB)
 	id := w.Create("lost").ID
 	c := w.events(session.EventFilter{FromNow: true})
+	managertest.Soon(t, "hints are exchanged", func() bool { return w.Store.Connections() > 0 })
 	for range 3 {
 		seq, tx := w.write(id, "session_started")
 		w.commit(tx)

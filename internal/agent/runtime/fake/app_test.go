@@ -36,14 +36,14 @@ func withApps(t *testing.T, h host, apps ...run.AppPort) (cluster.KernelID, *run
 }
 
 func (h host) dial(t *testing.T, k cluster.KernelID, port int) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, err := h.rt.DialRunner(ctx, k)
 	require.NoError(t, err)
 	conn, err := tunnel.Open(ctx, c, run.PathDial+"?port="+strconv.Itoa(port), http.Header{"Authorization": {"Bearer " + appToken}})
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close() })
-		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	}
 	return conn, err
 }

@@ -107,7 +107,7 @@ func (h host) client(t *testing.T, k cluster.KernelID, token string) *run.Client
 func console(t *testing.T, c *run.Client, id, code string) (string, int) {
 	t.Helper()
 	var out strings.Builder
-	req := run.StepRequest{Mode: run.ModeQuery, Code: code, WaitMS: 2000}
+	req := run.StepRequest{Mode: run.ModeQuery, Code: code, WaitMS: 30_000}
 	for {
 		res, err := c.Step(t.Context(), id, req)
 		require.NoError(t, err)
@@ -118,7 +118,7 @@ func console(t *testing.T, c *run.Client, id, code string) (string, int) {
 			require.NotNil(t, res.ExitCode)
 			return out.String(), *res.ExitCode
 		}
-		req = run.StepRequest{Mode: run.ModeContinue, WaitMS: 2000}
+		req = run.StepRequest{Mode: run.ModeContinue, WaitMS: 30_000}
 	}
 }
 
@@ -149,10 +149,10 @@ func TestRunnerInputAndInterrupt(t *testing.T) {
 	_, err := h.rt.Ensure(t.Context(), spec)
 	require.NoError(t, err)
 	c := h.client(t, spec.Identity.Kernel, "")
-	res, err := c.Step(t.Context(), "r", run.StepRequest{Mode: run.ModeQuery, Code: "print(input())", WaitMS: 2000})
+	res, err := c.Step(t.Context(), "r", run.StepRequest{Mode: run.ModeQuery, Code: "print(input())", WaitMS: 30_000})
 	require.NoError(t, err)
 	require.Equal(t, run.StatusWaitingInput, res.Status)
-	res, err = c.Step(t.Context(), "r", run.StepRequest{Mode: run.ModeInput, Code: "Ada", WaitMS: 2000})
+	res, err = c.Step(t.Context(), "r", run.StepRequest{Mode: run.ModeInput, Code: "Ada", WaitMS: 30_000})
 	require.NoError(t, err)
 	require.Equal(t, run.StatusFinished, res.Status)
 	require.Equal(t, []run.Console{{Type: run.Stdout, Data: "Ada\n"}}, res.Console)
@@ -163,7 +163,7 @@ func TestRunnerInputAndInterrupt(t *testing.T) {
 	hit, err := c.Interrupt(t.Context(), "")
 	require.NoError(t, err)
 	require.True(t, hit.Interrupted)
-	res, err = c.Step(t.Context(), "s", run.StepRequest{Mode: run.ModeContinue, WaitMS: 2000})
+	res, err = c.Step(t.Context(), "s", run.StepRequest{Mode: run.ModeContinue, WaitMS: 30_000})
 	require.NoError(t, err)
 	require.Equal(t, run.StatusFinished, res.Status)
 	require.Equal(t, 130, *res.ExitCode)
@@ -178,7 +178,7 @@ func TestRunnerCountedSteps(t *testing.T) {
 	require.NoError(t, err)
 	c := h.client(t, spec.Identity.Kernel, "")
 	from := int64(0)
-	first := run.StepRequest{Mode: run.ModeQuery, Code: "print(1+1); exit 4", WaitMS: 2000, From: &from}
+	first := run.StepRequest{Mode: run.ModeQuery, Code: "print(1+1); exit 4", WaitMS: 30_000, From: &from}
 	lost, err := c.Step(t.Context(), "r", first)
 	require.NoError(t, err)
 	again, err := c.Step(t.Context(), "r", first)

@@ -35,6 +35,7 @@ type hub struct {
 	log  *slog.Logger
 	ask  func(cluster.AgentID) // has an agent dial; it does not block
 	now  func() time.Time
+	wait time.Duration  // connectWait, but for tests
 	work sync.WaitGroup // closes retired connections
 
 	mu    sync.Mutex
@@ -59,7 +60,7 @@ type streamConn struct {
 }
 
 func newHub(log *slog.Logger, now func() time.Time, ask func(cluster.AgentID)) *hub {
-	return &hub{log: log, now: now, ask: ask, conns: map[cluster.AgentID]*streamConn{}, asked: map[cluster.AgentID]bool{},
+	return &hub{log: log, now: now, ask: ask, wait: connectWait, conns: map[cluster.AgentID]*streamConn{}, asked: map[cluster.AgentID]bool{},
 		retired: map[*streamConn]struct{}{}, change: make(chan struct{})}
 }
 
@@ -227,7 +228,7 @@ func (h *hub) find(ctx context.Context, agent cluster.AgentID) (*streamConn, err
 		}
 		h.want(agent)
 		if limit == nil {
-			limit = time.NewTimer(connectWait)
+			limit = time.NewTimer(h.wait)
 			defer limit.Stop()
 		}
 		select {

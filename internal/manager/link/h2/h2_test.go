@@ -16,7 +16,7 @@ import (
 	"berth.dev/berth/internal/manager/link/h2"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // pair is the two ends of a connection.
 func pair(t *testing.T) (client, server net.Conn) {

@@ -157,7 +157,7 @@ func (a *arena) untilAll(what string, n int, count func() int) {
 	a.t.Helper()
 	for seen := count(); seen < n; {
 		before := seen
-		require.Eventually(a.t, func() bool { seen = count(); return seen > before }, 3*patience, time.Millisecond,
+		require.Eventually(a.t, func() bool { seen = count(); return seen > before }, patience, time.Millisecond,
 			"more than %d of %d %s", before, n, what)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // bundle is a bootstrapped database with the loops running over it.
 type bundle struct {
