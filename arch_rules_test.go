@@ -90,7 +90,7 @@ var rules = []rule{
 	{dir: "internal/manager/ldap", duty: "asks an LDAP directory who its people are, and whether a password is theirs",
 		allow: []string{"internal/chassis", "internal/fault"}},
 	{dir: "internal/manager/ldap/ldaptest", duty: "OpenLDAP's server with people and groups", testOnly: true,
-		allow: []string{"internal/chassis", "internal/manager/ldap"}},
+		allow: []string{"internal/chassis", "internal/manager/ldap", "internal/testkit/address"}},
 	{dir: "internal/manager/scim", duty: "the messages of SCIM 2.0: users, groups, patches, filters, errors", pure: true},
 	{dir: "internal/manager/tenancy/directory", duty: "people of an LDAP directory: logins, and syncs with the users here",
 		allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/manager/audit", "internal/manager/authz",
@@ -180,7 +180,7 @@ var rules = []rule{
 	{dir: "internal/manager/store/list", duty: "lists page by page: the filter and order language, compiled to SQL",
 		allow: []string{"internal/cluster", "internal/fault"}},
 	{dir: "internal/manager/store/storetest", duty: "a migrated database of its own for every test", testOnly: true,
-		allow: []string{"internal/manager/store"}},
+		allow: []string{"internal/manager/store", "internal/testkit/address"}},
 	{dir: "internal/manager/managertest", duty: "use cases on a database of their own, with sessions in any state", testOnly: true,
 		allow: []string{"internal/cluster", "internal/manager", "internal/manager/authz", "internal/manager/nouns",
 			"internal/manager/reconcile", "internal/manager/seal", "internal/manager/session", "internal/manager/session/request",
@@ -476,7 +476,8 @@ var rules = []rule{
 
 	// Tests alone.
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},
-	{dir: "internal/testkit/idp", duty: "an identity provider with real keys, which does wrong what a test asks for", testOnly: true},
+	{dir: "internal/testkit/idp", duty: "an identity provider with real keys, which does wrong what a test asks for", testOnly: true,
+		allow: []string{"internal/testkit/address"}},
 	{dir: "internal/testkit/address", duty: "addresses that nobody else gets while a test runs", testOnly: true},
 	{dir: "internal/testkit/await", duty: "receives from channels with a deadline", testOnly: true},
 	{dir: "internal/testkit/shape", duty: "compares JSON with what a description of an interface says of it", testOnly: true},

@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/internal/appproxy"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/platform"
 	"berth.dev/berth/internal/testkit"
@@ -30,7 +31,8 @@ import (
 // one manager and hears what is done at the other, and what it carries outlives a restart of its manager.
 func TestAppsWithAProxy(t *testing.T) {
 	t.Parallel()
-	c := testkit.New(t, testkit.Options{Managers: 2})
+	// An agent that is too busy for its heartbeats is not lost, nor are its streams.
+	c := testkit.New(t, testkit.Options{Managers: 2, Manager: func(m *manager.Config) { m.Agents.Lease = time.Minute }})
 	ctx := t.Context()
 	id := c.Create(request.Session{Name: "my-lab"})
 	kernel := c.Running(id).MainKernel().ID

@@ -3,6 +3,7 @@ package manager_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -68,7 +69,7 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 	for who, a := range map[string]authz.Actor{"admin": w.Admin, "many": many, "few": few} {
 		for name, f := range filters {
 			var total int
-			r := reads(w, func() {
+			r := always(w, func() {
 				p, err := w.Sessions.List(ctx, a, f)
 				require.NoError(t, err)
 				total = p.Total
@@ -76,7 +77,7 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 			require.Equal(t, count(w, a, f), total, "%s as %s", name, who)
 			require.Empty(t, r, "sessions %s as %s", name, who)
 		}
-		require.Empty(t, reads(w, func() {
+		require.Empty(t, always(w, func() {
 			for _, f := range []session.KernelFilter{{Session: live}, {Session: old}, {Kernel: "none"}, {Agent: "a1"}} {
 				_, err := w.Sessions.ListKernels(ctx, a, f)
 				require.NoError(t, err)
@@ -101,7 +102,7 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 	// Who has few events does not have those of others read. The first stream begins the following of all.
 	_, err := w.Sessions.Events(ctx, few, session.EventFilter{Sessions: true, FromNow: true})
 	require.NoError(t, err)
-	require.Empty(t, reads(w, func() {
+	require.Empty(t, always(w, func() {
 		events, err := w.Sessions.Events(ctx, few, session.EventFilter{Sessions: true, Kernels: true, NoFollow: true})
 		require.NoError(t, err)
 		for range events {
@@ -330,6 +331,17 @@ func reads(w *managertest.World, call func()) map[string]int64 {
 		}
 	}
 	return out
+}
+
+// always returns the tables of which a call reads too many rows every time that it is made. Those who follow changes read at times, too,
+// and what a connection has read that is in use is counted later.
+func always(w *managertest.World, call func()) map[string]int64 {
+	r := reads(w, call)
+	for again := 0; len(r) > 0 && again < 3; again++ {
+		now := reads(w, call)
+		maps.DeleteFunc(r, func(table string, _ int64) bool { return now[table] == 0 })
+	}
+	return r
 }
 
 // counters are the numbers of rows that were read of each table since its creation.

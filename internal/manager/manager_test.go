@@ -77,7 +77,7 @@ func TestStartStop(t *testing.T) {
 		m.Stop()
 		m.Start()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := m.Nouns().Operations.Findings(ctx)
 	require.NoError(t, err)

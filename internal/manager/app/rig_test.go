@@ -337,7 +337,7 @@ func wantReason(t *testing.T, err error, reason, what string) {
 // soon waits for a condition that another goroutine brings about.
 func soon(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 20*time.Second, 2*time.Millisecond, what)
+	require.Eventually(t, ok, time.Minute, 2*time.Millisecond, what)
 }
 
 func testLog(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }

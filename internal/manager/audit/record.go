@@ -27,8 +27,10 @@ const (
 	// maxObject and maxReason bound what a caller's text takes of the log, in bytes.
 	maxObject = 256
 	maxReason = 512
-	// writeTimeout bounds how long the record of a refusal is waited for.
-	writeTimeout = 5 * time.Second
+	// writeTimeout bounds how long the record of a refusal is waited for: what the database is too slow for is told by the log alone.
+	writeTimeout = 20 * time.Second
+	// lastWrite bounds how long a manager that stops waits for the last ones.
+	lastWrite = 5 * time.Second
 )
 
 type (

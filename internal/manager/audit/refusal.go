@@ -84,7 +84,7 @@ func (s *Service) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 			defer cancel()
 			if err := s.WriteRefused(last, time.Now(), true); err != nil {
 				s.db.Log().Error("could not record the last refused logins", "error", err)

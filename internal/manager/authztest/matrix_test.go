@@ -253,7 +253,7 @@ func (l line) call(t *testing.T, method reflect.Value, a authz.Actor, w *world, 
 }
 
 func (l line) outcome(t *testing.T, method reflect.Value, a authz.Actor, w *world, s set) (string, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	in := []reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(a)}
 	var args []any

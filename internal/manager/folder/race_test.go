@@ -19,7 +19,7 @@ import (
 // until waits for a condition that others make true.
 func (r *rig) until(what string, cond func() bool) {
 	r.t.Helper()
-	again, enough := time.NewTicker(5*time.Millisecond), time.After(20*time.Second)
+	again, enough := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
 	defer again.Stop()
 	for !cond() {
 		select {

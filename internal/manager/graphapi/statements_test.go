@@ -121,22 +121,26 @@ func TestStatementsDoNotGrowWithRows(t *testing.T) {
 		idle_checks containers{id image_object{name}} dependencies{id containers{id}}} total_count}}`}, roots: 1},
 		asked{operation: operation{"everything of agents", `{agent_list(limit:100,offset:0){items{id compute_containers{id}} total_count}}`},
 			roots: 1})
-	count := func() (out [][]string) {
-		for _, a := range all {
-			f.answer(a.text, a.vars, f.admin) // once to warm what is remembered for a moment
-			c.take()
-			f.answer(a.text, a.vars, f.admin)
-			out = append(out, c.take())
-		}
-		return out
+	count := func(a asked) []string {
+		f.answer(a.text, a.vars, f.admin) // once to warm what is remembered for a moment
+		c.take()
+		f.answer(a.text, a.vars, f.admin)
+		return c.take()
 	}
 	f.grow(1, 5)
-	few := count()
-	f.grow(6, 40)
-	many := count()
+	few := make([][]string, len(all))
 	for i, a := range all {
-		t.Logf("%2d statements with few rows, %2d with many: %s", len(few[i]), len(many[i]), a.name)
-		require.LessOrEqual(t, len(many[i]), 12+4*a.roots, "%s: %q", a.name, many[i])
-		require.LessOrEqual(t, len(many[i]), len(few[i])+a.roots, "%s grows from %q to %q", a.name, few[i], many[i])
+		few[i] = count(a)
+	}
+	f.grow(6, 40)
+	for i, a := range all {
+		many := count(a)
+		// On a busy machine the moment may be over between the two. What comes with rows comes every time.
+		for again := 0; again < 5 && len(many) > min(12+4*a.roots, len(few[i])+a.roots); again++ {
+			many = count(a)
+		}
+		t.Logf("%2d statements with few rows, %2d with many: %s", len(few[i]), len(many), a.name)
+		require.LessOrEqual(t, len(many), 12+4*a.roots, "%s: %q", a.name, many)
+		require.LessOrEqual(t, len(many), len(few[i])+a.roots, "%s grows from %q to %q", a.name, few[i], many)
 	}
 }

@@ -59,7 +59,7 @@ func TestUsersComeFromAllowedAddresses(t *testing.T) {
 // The rate of a keypair is what its row says.
 func TestKeypairsHaveTheirOwnRate(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, oneWindow)
 	_, err := s.store.Pool().Exec(t.Context(), `UPDATE keypairs SET rate_limit = 2`)
 	require.NoError(t, err)
 	require.Equal(t, 200, s.call("GET", "/auth", "").status)

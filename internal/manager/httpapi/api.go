@@ -140,6 +140,8 @@ type API struct {
 	tunnels atomic.Int64
 	places  *throttle.Places
 	logins  *throttle.Logins
+	// destroyWait is the constant of that name.
+	destroyWait time.Duration
 }
 
 // New builds the handler of every route.
@@ -154,6 +156,7 @@ func New(d Deps) *API {
 		idle:      n.Idle, operations: n.Operations, notices: n.Notices, tenancies: n.Tenancies, purges: n.Purges,
 		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
 		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest, hsts: d.HSTS,
+		destroyWait: destroyWait,
 	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {

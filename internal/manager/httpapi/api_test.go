@@ -57,6 +57,7 @@ func newSiteOn(t *testing.T, st *store.Store, options ...siteOption) *site {
 	handler := httpapi.New(http)
 	server := httptest.NewUnstartedServer(handler)
 	server.Config = httpapi.NewServer(server.Config.Handler, log)
+	server.Config.ReadHeaderTimeout = patience // a busy machine is no client that says nothing
 	server.Start()
 	t.Cleanup(server.Close)
 	return &site{t: t, store: st, nouns: w.Set, apps: w.Apps, url: server.URL, admin: w.Creds, log: logs, api: handler}

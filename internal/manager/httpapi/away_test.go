@@ -147,7 +147,8 @@ func TestEveryWaySaysThatTheDatabaseIsAway(t *testing.T) {
 	readOnly := func(on string) {
 		_, err := e.direct.Pool().Exec(t.Context(), "ALTER DATABASE "+database+" SET default_transaction_read_only = "+on)
 		require.NoError(t, err)
-		e.relay.Refuse(true) // a failover breaks all connections
+		e.relay.Refuse(true)   // a failover breaks all connections
+		e.store.Pool().Reset() // and nobody meets a broken one later
 		e.relay.Refuse(false)
 		require.Eventually(t, func() bool { return e.call("GET", "/session/here", "").status == 200 }, patience, 5*time.Millisecond)
 	}

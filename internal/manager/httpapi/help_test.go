@@ -28,7 +28,7 @@ func (l *logbook) String() string {
 func (l *logbook) with(t *testing.T, text string) string {
 	t.Helper()
 	require.Eventually(
-		t, func() bool { return strings.Contains(l.String(), text) }, 20*time.Second, time.Millisecond, "not logged: %s", text,
+		t, func() bool { return strings.Contains(l.String(), text) }, patience, time.Millisecond, "not logged: %s", text,
 	)
 	return l.String()
 }

@@ -168,7 +168,7 @@ func TestPresetRepliesHaveTheWiresShape(t *testing.T) {
 		s.call("POST", "/resource/check-presets", `{"group":"default"}`).into(t, &reply)
 		limits, _ := reply["group_limits"].(map[string]any)
 		return limits["cpu"] == "NaN"
-	}, 20*time.Second, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	require.Equal(t, map[string]any{"cpu": "NaN", "mem": "NaN"}, reply["group_using"])
 	require.Equal(t, unlimited, reply["keypair_remaining"])
 	s.call("POST", "/resource/recalculate-usage", "{}").problem(t, 403, "generic-forbidden")

@@ -228,7 +228,7 @@ func TestLoginsEndWithWhatTheyStandFor(t *testing.T) {
 		if sql[1] != "" {
 			exec(sql[1])
 			require.Equal(t, 401, s.resume(l.SessionToken).status, "%s is back, its logins are not", what)
-			require.Eventually(t, func() bool { return s.call("GET", "/auth", "").status == 200 }, 20*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return s.call("GET", "/auth", "").status == 200 }, patience, 5*time.Millisecond)
 		}
 	}
 	l := s.login("")

@@ -196,7 +196,7 @@ func (a *API) destroySession(c *call) error {
 		return err
 	}
 	o := session.DestroyOptions{Owner: who, Forced: p.Flag("forced|force", false), Recursive: p.Flag("recursive", false)}
-	wait := p.Number("wait", int(destroyWait/time.Second), 0, int(destroyWait/time.Second))
+	wait := p.Number("wait", int(a.destroyWait/time.Second), 0, int(a.destroyWait/time.Second))
 	if err := p.Err(); err != nil {
 		return err
 	}

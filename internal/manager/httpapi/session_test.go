@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // fakeNode is an agent with one runner for whatever kernel is asked for.
 type fakeNode struct {
@@ -434,7 +434,7 @@ func TestStreamingExecution(t *testing.T) {
 			),
 		))
 		require.Contains(t, consoleText(c.read(conn)), "begun")
-		require.NoError(t, conn.Close(websocket.StatusNormalClosure, ""))
+		_ = conn.Close(websocket.StatusNormalClosure, "") // it waits five seconds for the answer, and a machine may be busier
 		require.Eventually(
 			t, func() bool { _, err := os.Stat(filepath.Join(c.node.home, "interrupted")); return err == nil }, patience,
 			5*time.Millisecond,

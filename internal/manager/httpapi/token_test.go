@@ -217,10 +217,16 @@ func TestServiceAccounts(t *testing.T) {
 	s.call("POST", "/auth/service-accounts", `{"name":"other","domain":"none"}`).problem(t, 404, "object-not-found")
 }
 
+// oneWindow keeps all requests in one window of a rate: windows begin at every quarter of an hour.
+func oneWindow(_ *nouns.Deps, d *httpapi.Deps) {
+	began := time.Now()
+	d.Clock = func() time.Time { return began }
+}
+
 // Strangers have a number of requests of their address; the version probe and logins are not refused for it.
 func TestStrangersHaveARate(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.AnonymousRate = 10 })
+	s := newSite(t, oneWindow, func(_ *nouns.Deps, d *httpapi.Deps) { d.AnonymousRate = 10 })
 	for i := range 10 {
 		a := s.send(s.request("GET", "/", "", ""))
 		require.Equal(t, 200, a.status)
@@ -239,7 +245,7 @@ func TestStrangersBehindAProxy(t *testing.T) {
 	t.Parallel()
 	trusted, err := clientaddr.ParseTrusted("manager.trusted_proxies", []string{"127.0.0.1"})
 	require.NoError(t, err)
-	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.AnonymousRate, d.Trusted = 10, trusted })
+	s := newSite(t, oneWindow, func(_ *nouns.Deps, d *httpapi.Deps) { d.AnonymousRate, d.Trusted = 10, trusted })
 	ask := func(from string) answer {
 		r := s.request("GET", "/nowhere", "", "")
 		r.Header.Set("X-Forwarded-For", from)

@@ -59,7 +59,7 @@ func TestUnusedGPUs(t *testing.T) {
 	now := idleStart
 	clock := func() time.Time { return now }
 	stats := live.New(client, "c1:", slog.New(slog.NewTextHandler(t.Output(), nil)))
-	stats.Now = clock
+	stats.Now, stats.Patience = clock, time.Minute
 	machine, err := mock.Parse([]byte(gpuMachine))
 	require.NoError(t, err)
 	driver, err := mock.New(machine, clock)

@@ -419,7 +419,7 @@ func TestTheLoopWakesForDeadlines(t *testing.T) {
 			}
 			clock.set(clock.Now().Add(time.Second))
 			return ok()
-		}, 20*time.Second, 5*time.Millisecond, what)
+		}, time.Minute, 5*time.Millisecond, what)
 	}
 	reach(55*time.Minute, "warned", func() bool { return x.warnings(id) == "1" })
 	reach(time.Hour, "ended", func() bool { return x.status(id) == "TERMINATING" })

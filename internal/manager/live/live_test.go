@@ -27,16 +27,20 @@ func TestLiveFigures(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	s := live.New(client, "c1:", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	s.Patience = time.Minute
 
 	s.Put(t.Context(), "a1", map[string]float64{"cpu_util": 12.5}, map[cluster.KernelID]map[string]float64{"k1": {"mem": 1024}})
 	require.Equal(t, map[cluster.AgentID]map[string]float64{"a1": {"cpu_util": 12.5}}, s.Agents(t.Context(), []cluster.AgentID{"a1", "a2"}))
 	require.Equal(t, map[cluster.KernelID]map[string]float64{"k1": {"mem": 1024}}, s.Kernels(t.Context(), []cluster.KernelID{"k1", "k2"}))
-	require.Empty(t, live.New(client, "c2:", slog.Default()).Agents(t.Context(), []cluster.AgentID{"a1"}), "clusters do not see each other")
+	stranger := live.New(client, "c2:", slog.Default())
+	stranger.Patience = s.Patience
+	require.Empty(t, stranger.Agents(t.Context(), []cluster.AgentID{"a1"}), "clusters do not see each other")
 
 	server.FastForward(live.TTL)
 	require.Empty(t, s.Agents(t.Context(), []cluster.AgentID{"a1"}), "old figures are unknown")
 
 	server.Close()
+	s.Patience = time.Second
 	require.Empty(t, s.Kernels(t.Context(), []cluster.KernelID{"k1"}), "a lost Redis is unknown, not an error")
 }
 
@@ -49,6 +53,7 @@ func TestUsage(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	s := live.New(client, "c1:", slog.New(slog.NewTextHandler(t.Output(), nil)))
+	s.Patience = time.Minute
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s.Now = func() time.Time { return now }
 
@@ -82,9 +87,10 @@ func TestUsage(t *testing.T) {
 
 	// Another manager takes over and knows the same.
 	other := live.New(client, "c1:", slog.Default())
-	other.Now = s.Now
+	other.Now, other.Patience = s.Now, s.Patience
 	require.Equal(t, got, other.Usage(t.Context(), []cluster.KernelID{"k1", "k2", "k3"}, 3*time.Minute))
 
 	server.Close()
+	s.Patience = time.Second
 	require.Empty(t, s.Usage(t.Context(), []cluster.KernelID{"k1"}, time.Hour), "a lost Redis is unknown")
 }

@@ -20,8 +20,6 @@ const (
 	usageWish = time.Hour
 	// usageMax bounds the window.
 	usageMax = 24 * time.Hour
-	// usagePatience bounds the reading of windows.
-	usagePatience = 2 * time.Second
 	// usageBatch is the number of kernels read in one exchange, so that a reply stays small.
 	usageBatch = 50
 )
@@ -49,7 +47,7 @@ func measuresUse(name string) bool {
 // KeepUsage asks all managers to keep the use of kernels over a window for Usage. Without it nothing is kept, because
 // it costs memory; what was before the first call is not known.
 func (s *Stats) KeepUsage(ctx context.Context, window time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
 	seconds := strconv.FormatInt(int64(min(window, usageMax)/time.Second), 10)
 	if err := s.redis.Do(ctx, s.redis.B().Set().Key(s.wishKey()).Value(seconds).Ex(usageWish).Build()).Error(); err != nil {
@@ -140,7 +138,7 @@ func (s *Stats) Usage(ctx context.Context, kernels []cluster.KernelID, window ti
 	out := make(map[cluster.KernelID][]rule.Sample, len(kernels))
 	length := min(int64(window/rule.Bucket)+1, int64(usageMax/rule.Bucket))
 	oldest := rule.BucketOf(s.Now()) - length
-	ctx, cancel := context.WithTimeout(ctx, usagePatience)
+	ctx, cancel := context.WithTimeout(ctx, 4*s.Patience)
 	defer cancel()
 	for len(kernels) > 0 {
 		n := min(len(kernels), usageBatch)

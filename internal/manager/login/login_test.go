@@ -52,7 +52,7 @@ func both(t *testing.T, test func(t *testing.T, k login.Keeper, c *clock)) {
 	t.Run("redis", func(t *testing.T) {
 		c := &clock{time.Now().Truncate(time.Millisecond).UTC()}
 		_, client := redis(t)
-		test(t, login.NewRedis(client, "test:", c.now), c)
+		test(t, login.NewRedis(client, "test:", c.now).WaitFor(time.Minute), c)
 	})
 }
 
@@ -182,7 +182,7 @@ func TestRedisHoldsNoTokens(t *testing.T) {
 	t.Parallel()
 	server, client := redis(t)
 	c := &clock{time.Now().Truncate(time.Millisecond).UTC()}
-	k := login.NewRedis(client, "test:", c.now)
+	k := login.NewRedis(client, "test:", c.now).WaitFor(time.Minute)
 	one := token(t, ada)
 	require.NoError(t, k.Open(t.Context(), one, session(c, "a"), 0, false))
 	require.NotContains(t, server.Dump(), one.Reveal())
@@ -192,6 +192,6 @@ func TestRedisHoldsNoTokens(t *testing.T) {
 	server.FastForward(2 * time.Hour)
 	require.Empty(t, server.Keys())
 	server.Close()
-	_, _, err := k.Find(t.Context(), one)
+	_, _, err := login.NewRedis(client, "test:", c.now).Find(t.Context(), one)
 	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
 }

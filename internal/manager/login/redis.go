@@ -12,14 +12,16 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// patience bounds every exchange with Redis.
-const patience = 2 * time.Second
+// redisPatience bounds every exchange with Redis.
+const redisPatience = 2 * time.Second
 
 // Redis keeps logins in Redis, for all managers of a cluster. All logins of a user are one hash: the hash of a token leads to the record.
 type Redis struct {
 	client valkey.Client
 	prefix string
 	now    func() time.Time
+	// patience is how long Redis is waited for.
+	patience time.Duration
 
 	open, replace *valkey.Lua
 }
@@ -58,8 +60,8 @@ return 1`
 
 // NewRedis uses client, which the caller closes; prefix separates clusters that share a Redis.
 func NewRedis(client valkey.Client, prefix string, now func() time.Time) *Redis {
-	return &Redis{client: client, prefix: prefix + "logins:", now: now, open: valkey.NewLuaScript(openScript),
-		replace: valkey.NewLuaScript(replaceScript)}
+	return &Redis{client: client, prefix: prefix + "logins:", now: now, patience: redisPatience,
+		open: valkey.NewLuaScript(openScript), replace: valkey.NewLuaScript(replaceScript)}
 }
 
 // record is a session as Redis has it; the scripts read the numbers.
@@ -84,7 +86,7 @@ func milliseconds(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 
 
 // Open implements Keeper.
 func (r *Redis) Open(ctx context.Context, t Token, s Session, most int, force bool) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	if most <= 0 || most > MaxSessions {
 		most, force = MaxSessions, true
@@ -110,7 +112,7 @@ func (r *Redis) Open(ctx context.Context, t Token, s Session, most int, force bo
 
 // Find implements Keeper.
 func (r *Redis) Find(ctx context.Context, t Token) (Session, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	text, err := r.client.Do(ctx, r.client.B().Hget().Key(r.key(t.user)).Field(t.hash).Build()).ToString()
 	switch {
@@ -128,7 +130,7 @@ func (r *Redis) Find(ctx context.Context, t Token) (Session, bool, error) {
 
 // Replace implements Keeper.
 func (r *Redis) Replace(ctx context.Context, t Token, s Session) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	text, err := encode(s)
 	if err != nil {
@@ -152,7 +154,7 @@ func (r *Redis) remove(ctx context.Context, u cluster.UserID, fields ...string) 
 	if len(fields) == 0 {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	n, err := r.client.Do(ctx, r.client.B().Hdel().Key(r.key(u)).Field(fields...).Build()).AsInt64()
 	if err != nil {
@@ -162,7 +164,7 @@ func (r *Redis) remove(ctx context.Context, u cluster.UserID, fields ...string) 
 }
 
 func (r *Redis) all(ctx context.Context, u cluster.UserID) (map[string]Session, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	found, err := r.client.Do(ctx, r.client.B().Hgetall().Key(r.key(u)).Build()).AsStrMap()
 	if err != nil {

@@ -28,7 +28,7 @@ func server(t *testing.T) (address string, got <-chan string) {
 			return
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		r, text, data := bufio.NewScanner(conn), &strings.Builder{}, false
 		_, _ = conn.Write([]byte("220 test\r\n"))
 		for r.Scan() {

@@ -42,7 +42,7 @@ func TestActorsTurn(t *testing.T) {
 
 	soon := func(what string, is func() bool) {
 		t.Helper()
-		require.Eventually(t, is, 20*time.Second, 2*time.Millisecond, what)
+		require.Eventually(t, is, patience, 2*time.Millisecond, what)
 	}
 	soon("the other manager listens", func() bool { return other.ActorsTurn() > 0 })
 	for _, sql := range []string{

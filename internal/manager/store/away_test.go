@@ -22,7 +22,8 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	server := storetest.NewServer(t)
 	ctx := t.Context()
-	s, err := store.Open(ctx, store.Config{DSN: server.DSN(), SkipMigrations: true, MaxConns: 3}, slog.New(slog.DiscardHandler))
+	s, err := store.Open(ctx, store.Config{DSN: server.DSN() + " connect_timeout=60", SkipMigrations: true, MaxConns: 3},
+		slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer s.Close()
 	require.NoError(t, s.SetSetting(ctx, "a", []byte(`1`)))

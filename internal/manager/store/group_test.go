@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	patience = 10 * time.Second
+	patience = time.Minute
 	tick     = time.Millisecond
 )
 

@@ -82,7 +82,7 @@ func TestWakesReachThisAndOtherManagers(t *testing.T) {
 	}
 	await := func(name, topic string) {
 		t.Helper()
-		deadline := time.After(20 * time.Second)
+		deadline := time.After(patience)
 		for {
 			select {
 			case <-readers[name].C:

@@ -19,11 +19,17 @@ import (
 // SO_REUSEADDR, as those of net.Listen do, and gives the port to nobody who asks for any, be it to listen or to connect from.
 func Hold(tb testing.TB) string {
 	tb.Helper()
+	return HoldAt(tb, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+}
+
+// HoldAt is Hold at another IPv4 address of this host.
+func HoldAt(tb testing.TB, host netip.Addr) string {
+	tb.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	check(tb, err)
 	tb.Cleanup(func() { _ = unix.Close(fd) })
 	check(tb, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
-	check(tb, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	check(tb, unix.Bind(fd, &unix.SockaddrInet4{Addr: host.As4()}))
 	at, err := unix.Getsockname(fd)
 	check(tb, err)
 	in4 := at.(*unix.SockaddrInet4)

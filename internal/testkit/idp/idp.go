@@ -20,6 +20,8 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // What the provider knows of its only client.
@@ -60,8 +62,7 @@ func New(t testing.TB) *Provider {
 	t.Helper()
 	p := &Provider{t: t, Now: time.Now, codes: map[string]url.Values{}, asked: map[string]int{}}
 	p.Rotate()
-	p.Server = httptest.NewServer(p)
-	t.Cleanup(p.Close)
+	p.Server = address.Serve(t, p)
 	return p
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	client "berth.dev/berth/internal/manager/ldap"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // Where things stand in the directory.
@@ -56,10 +57,7 @@ func Start(t testing.TB) *Server {
 	// A path of t.TempDir may be too long for some; the server's own account is the test's.
 	s := &Server{t: t, dir: t.TempDir()}
 	s.CAFile = s.certificate()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s.Address = l.Addr().String()
-	require.NoError(t, l.Close())
+	s.Address = address.Hold(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(s.dir, "db"), 0o700))
 	s.write("slapd.conf", fmt.Sprintf(`include /etc/ldap/schema/core.schema
 include /etc/ldap/schema/cosine.schema
@@ -130,13 +128,14 @@ func (s *Server) Config() client.Config {
 	c.BindDN, c.Password = Reader, chassis.NewSecret(ReaderPassword)
 	c.UserBase, c.GroupBase = People, Groups
 	c.PageSize = 20
+	c.Timeout = time.Minute // a busy machine is no directory that does not answer
 	return c
 }
 
 // Conn is a connection of the directory's own administrator.
 func (s *Server) Conn() *ldap.Conn {
 	s.t.Helper()
-	raw, err := net.DialTimeout("tcp", s.Address, 10*time.Second)
+	raw, err := net.DialTimeout("tcp", s.Address, time.Minute)
 	require.NoError(s.t, err)
 	require.NoError(s.t, raw.SetDeadline(time.Now().Add(time.Minute)))
 	c := ldap.NewConn(raw, false)

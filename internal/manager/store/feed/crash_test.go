@@ -58,7 +58,8 @@ func stored(ctx context.Context, db *store.Store) (map[string]int64, error) {
 func TestNoChangeIsMissedOverCrashes(t *testing.T) {
 	t.Parallel()
 	server := storetest.NewServer(t)
-	db, err := store.Open(t.Context(), store.Config{DSN: server.DSN(), SkipMigrations: true, MaxConns: 4}, slog.New(slog.DiscardHandler))
+	db, err := store.Open(t.Context(), store.Config{DSN: server.DSN() + " connect_timeout=60", SkipMigrations: true, MaxConns: 4},
+		slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer db.Close()
 	seed := rand.Uint64()

@@ -19,7 +19,7 @@ import (
 	"berth.dev/berth/internal/manager/store/storetest"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // watched is a source with the snapshot of its last look.
 type watched struct {

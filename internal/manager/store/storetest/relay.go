@@ -87,7 +87,7 @@ func NewRelay(t testing.TB, dsn string) *Relay {
 // DSN is the address of the database through the relay.
 func (r *Relay) DSN() string {
 	at := r.listener.Addr().(*net.TCPAddr)
-	out := fmt.Sprintf("host=127.0.0.1 port=%d user='%s' dbname=%s sslmode=disable", at.Port, r.from.User, r.from.Database)
+	out := fmt.Sprintf("host=127.0.0.1 port=%d user='%s' dbname=%s sslmode=disable connect_timeout=60", at.Port, r.from.User, r.from.Database)
 	if r.from.Password != "" {
 		out += fmt.Sprintf(" password='%s'", r.from.Password)
 	}

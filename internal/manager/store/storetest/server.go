@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // Server is a PostgreSQL server of a test's own, which the test may kill, stop and start. It listens on TCP of this host, and its
@@ -75,12 +77,14 @@ func NewServerAt(t testing.TB, host string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0")) //nolint:noctx // it only finds a free port
+	// The port stays the test's own while the server is down.
+	_, port, err := net.SplitHostPort(address.HoldAt(t, netip.MustParseAddr(host)))
+	if err == nil {
+		s.port, err = strconv.Atoi(port)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.port = l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
 	s.Start()
 	db, err := store.Open(t.Context(), store.Config{DSN: s.DSN(), MaxConns: 2}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -107,7 +111,7 @@ func (s *Server) Start() {
 		"max_connections=60", "wal_writer_delay=10s", "checkpoint_timeout=1h", "timezone=" + serverTimeZone, "log_timezone=UTC"} {
 		args = append(args, "-c", set)
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		s.launch(args)
 		if s.serves(deadline) {
@@ -148,7 +152,7 @@ func (s *Server) launch(args []string) {
 // serves waits until the server serves; false: it has ended.
 func (s *Server) serves(deadline time.Time) bool {
 	for time.Now().Before(deadline) {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 		c, err := pgx.Connect(ctx, s.DSN())
 		if err == nil {
 			_ = c.Close(ctx)
@@ -240,7 +244,7 @@ func status(dir string) (state string, parent int) {
 // recovers, and the postmaster lives on. It returns when the server serves again.
 func (s *Server) KillBackend() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := pgx.Connect(ctx, s.DSN())
 	if err != nil {
@@ -262,7 +266,7 @@ func (s *Server) KillBackend() {
 	}
 	// When the server has ended another connection, too, it lets nobody in before it has recovered.
 	_, _ = other.Exec(ctx, "SELECT pg_sleep(30)")
-	if !s.serves(time.Now().Add(30 * time.Second)) {
+	if !s.serves(time.Now().Add(patience)) {
 		s.t.Fatal("PostgreSQL did not recover")
 	}
 }

@@ -32,6 +32,9 @@ import (
 
 const serverTimeZone = "Pacific/Chatham" // +12:45 or +13:45
 
+// patience is how long a server of tests may take for what is no test's subject: many of them start at once, on a busy machine.
+const patience = 3 * time.Minute
+
 var (
 	server   = sync.OnceValues(startServer)
 	template = sync.OnceValues(makeTemplate)
@@ -133,7 +136,8 @@ func with(dsn, database string) string {
 	if err != nil {
 		return dsn
 	}
-	out := fmt.Sprintf("host='%s' port=%d user='%s' dbname=%s", c.Host, c.Port, c.User, database)
+	// On a busy machine a connection may take longer than a manager waits for one.
+	out := fmt.Sprintf("host='%s' port=%d user='%s' dbname=%s connect_timeout=60", c.Host, c.Port, c.User, database)
 	if c.Password != "" {
 		out += fmt.Sprintf(" password='%s'", c.Password)
 	}
@@ -148,7 +152,7 @@ func admin(fn func(ctx context.Context, c *pgx.Conn) error) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -263,7 +267,7 @@ func StartServer(dir string, settings ...string) (dsn string, err error) {
 		return "", err
 	}
 	dsn = fmt.Sprintf("host='%s' user=berth dbname=postgres sslmode=disable", dir)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
 		c, err := pgx.Connect(ctx, dsn)

@@ -29,16 +29,17 @@ const origin = "https://berth.example.org"
 // rig is a cluster with a provider, and a clock that both have.
 type rig struct {
 	*managertest.World
-	idp  *idp.Provider
-	late atomic.Int64
+	idp   *idp.Provider
+	began time.Time
+	late  atomic.Int64
 }
 
-func (r *rig) now() time.Time       { return time.Now().Add(time.Duration(r.late.Load())) }
+func (r *rig) now() time.Time       { return r.began.Add(time.Duration(r.late.Load())) }
 func (r *rig) pass(d time.Duration) { r.late.Add(int64(d)) }
 
 func newRig(t *testing.T, changes ...func(*openid.Config)) *rig {
 	t.Helper()
-	r := &rig{idp: idp.New(t)}
+	r := &rig{idp: idp.New(t), began: time.Now()}
 	r.idp.Now = r.now
 	cfg := openid.Config{Issuer: r.idp.URL, ClientID: idp.ClientID, ClientSecret: chassis.NewSecret(idp.ClientSecret),
 		TokenAudience: "berth-tokens", Rules: identity.Rules{Domain: "default", Create: true}}

@@ -20,9 +20,7 @@ import (
 )
 
 const (
-	// patience bounds one request to a provider, maxReply its answer. A login asks three times at most: what the provider is, for the
-	// token, for its keys.
-	patience = 6 * time.Second
+	// maxReply bounds the answer of a provider.
 	maxReply = 1 << 20
 	// What a provider says of itself is believed for discoveryLife; that it does not answer, for failureLife.
 	discoveryLife = time.Hour
@@ -30,6 +28,10 @@ const (
 	// keysPause is the least time between two looks at a provider's keys: whoever sends tokens with unknown keys asks for no more.
 	keysPause = 5 * time.Second
 )
+
+// patience bounds one request to a provider. A login asks three times at most: what the provider is, for the token, for its keys. Tests
+// wait longer.
+var patience = 6 * time.Second
 
 // algorithms are those of public keys. Neither "none" nor those of shared secrets are among them.
 var algorithms = []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512,
