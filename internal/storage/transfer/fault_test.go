@@ -285,14 +285,18 @@ func TestQuietWriterYields(t *testing.T) {
 func TestBodyThatStops(t *testing.T) {
 	r := newRig(t, func(o *transfer.Options) { o.IdleTimeout = 2 * time.Second })
 	tok := r.uploadToken("x", 6)
-	// Its first bytes come with its head, so that they are there in time.
-	c := r.dial(patchHead(tok, 0, 6) + "ab")
+	// Its first bytes come with its head, so that they are there in time. Who asks whether to go on is answered at once.
+	c := r.dial(strings.Replace(patchHead(tok, 0, 6), "\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n", 1) + "ab")
 	defer c.Close()
-	if a, err := http.ReadResponse(bufio.NewReader(c), nil); err == nil {
-		defer a.Body.Close()
-		require.Equal(t, http.StatusRequestTimeout, a.StatusCode)
-		require.Equal(t, "2", a.Header.Get("Upload-Offset"))
+	in := bufio.NewReader(c)
+	a, err := http.ReadResponse(in, nil)
+	for err == nil && a.StatusCode == http.StatusContinue {
+		a, err = http.ReadResponse(in, nil)
 	}
+	require.NoError(t, err)
+	defer a.Body.Close()
+	require.Equal(t, http.StatusRequestTimeout, a.StatusCode)
+	require.Equal(t, "2", a.Header.Get("Upload-Offset"))
 	require.Eventually(t, func() bool { a := r.head(tok); return a.status == 200 && a.offset(t) == 2 }, 30*time.Second, 10*time.Millisecond)
 }
 
