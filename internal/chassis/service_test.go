@@ -154,7 +154,7 @@ func TestNestedGroupFailsItsService(t *testing.T) {
 	var j journal
 	boom := make(chan struct{})
 	outer, err := chassis.NewGroup(quiet(), j.service("db"),
-		chassis.Nest("role", time.Second, func(context.Context) (*chassis.Group, error) {
+		chassis.Nest("role", time.Minute, func(context.Context) (*chassis.Group, error) {
 			return chassis.NewGroup(quiet(), j.service("inner"),
 				chassis.NewService("dies", chassis.Hooks{Run: func(context.Context) error { <-boom; return errors.New("gone") }}))
 		}).After("db"))

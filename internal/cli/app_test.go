@@ -250,7 +250,7 @@ func (l *lines) Write(p []byte) (int, error) {
 // wait returns the text once it has n lines.
 func (l *lines) wait(t *testing.T, n int) []string {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		l.mu.Lock()
 		text := l.text.String()

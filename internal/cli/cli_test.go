@@ -291,10 +291,10 @@ func TestRunTimeoutRemovesTheSession(t *testing.T) {
 	b := setup(t)
 	b.stages = []string{api.StatusPending}
 
-	o := b.do(t, "", "run", "-q", "--timeout", "500ms", "python", "-c", "print:1")
+	o := b.do(t, "", "run", "-q", "--timeout", "5s", "python", "-c", "print:1")
 
 	require.Equal(t, frame.ExitUnavailable, o.code, o.err)
-	require.Contains(t, o.err, "not done after 500ms")
+	require.Contains(t, o.err, "not done after 5s")
 	require.Len(t, b.destroys, 1)
 }
 
@@ -303,7 +303,7 @@ func TestRunRemovesASessionWhoseCreationWasNotAnswered(t *testing.T) {
 	b := setup(t)
 	b.mute = true
 
-	o := b.do(t, "", "run", "-q", "--timeout", "500ms", "python", "-c", "print:1")
+	o := b.do(t, "", "run", "-q", "--timeout", "5s", "python", "-c", "print:1")
 
 	require.Equal(t, frame.ExitUnavailable, o.code, o.err)
 	require.Len(t, b.destroys, 1)

@@ -186,7 +186,7 @@ func (c *child) spawn() (*process, error) {
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Dir = c.dir
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "TZ=UTC"}
-	cmd.WaitDelay = time.Second // grandchildren may hold the pipe a little longer
+	cmd.WaitDelay = 5 * time.Second // grandchildren may hold the pipe a little longer; what was written is read within that
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:    true, // a Ctrl-C in the terminal reaches us alone; we stop children in order
 		Pdeathsig:  c.deathSignal,
@@ -285,7 +285,7 @@ func runOnce(ctx context.Context, cred *syscall.Credential, dir, path string, ar
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "TZ=UTC"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: cred}
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // a command whose output is read later than that is taken for failed
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return nil

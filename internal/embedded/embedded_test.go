@@ -108,7 +108,7 @@ func exercise(ctx context.Context, t *testing.T, e *embedded.Endpoints) {
 	require.NoError(t, client.Do(ctx, client.B().Set().Key("a").Value("b").Px(50*time.Millisecond).Build()).Error())
 	require.Eventually(t, func() bool {
 		return valkey.IsValkeyNil(client.Do(ctx, client.B().Get().Key("a").Build()).Error())
-	}, 10*time.Second, 5*time.Millisecond, "the key does not expire")
+	}, 30*time.Second, 5*time.Millisecond, "the key does not expire")
 }
 
 func visits(ctx context.Context, t *testing.T, dsn string) (n int) {
@@ -186,7 +186,7 @@ func TestKilledChildrenComeBack(t *testing.T) {
 			continue // Redis runs in process here
 		}
 		require.NoError(t, syscall.Kill(old, syscall.SIGKILL))
-		require.Eventually(t, func() bool { n := pid(); return n != 0 && n != old }, 30*time.Second, 10*time.Millisecond, name)
+		require.Eventually(t, func() bool { n := pid(); return n != 0 && n != old }, time.Minute, 10*time.Millisecond, name)
 	}
 	require.Eventually(t, func() bool {
 		conn, err := pgx.Connect(ctx, e.PostgresDSN)
@@ -194,7 +194,7 @@ func TestKilledChildrenComeBack(t *testing.T) {
 			return false
 		}
 		return conn.Close(ctx) == nil
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.Equal(t, 1, visits(ctx, t, e.PostgresDSN))
 	require.NoError(t, g.Stop(ctx))
 }
@@ -231,7 +231,7 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
-		require.NoError(t, out.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
+		require.NoError(t, out.(*os.File).SetReadDeadline(time.Now().Add(3*time.Minute)))
 		var pg, redis int
 		_, err = fmt.Fscan(out, &pg, &redis)
 		require.NoError(t, err)
@@ -249,6 +249,6 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	require.NoError(t, stop(ctx))
 	for _, pid := range pids {
 		require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) },
-			30*time.Second, 10*time.Millisecond, "child %d outlives its parent", pid)
+			time.Minute, 10*time.Millisecond, "child %d outlives its parent", pid)
 	}
 }

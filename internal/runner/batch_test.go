@@ -62,14 +62,14 @@ func TestBatchInput(t *testing.T) {
 	require.Equal(t, "Bob\nEve\n", r.stdout, "real standard input is read as ever")
 	from := int64(0)
 	res, err := b.c.Step(ctx(t), "cut", run.StepRequest{Mode: run.ModeBatch, Options: &run.BatchOptions{Exec: ptr("python3 -c 'input()'")},
-		From: &from, WaitMS: 20000})
+		From: &from, WaitMS: waitMS})
 	require.NoError(t, err)
 	require.Equal(t, run.StatusWaitingInput, res.Status)
 	_, err = b.c.Interrupt(ctx(t), "")
 	require.NoError(t, err)
-	res, err = b.c.Step(ctx(t), "cut", run.StepRequest{Mode: run.ModeContinue, WaitMS: 20000})
+	res, err = b.c.Step(ctx(t), "cut", run.StepRequest{Mode: run.ModeContinue, WaitMS: waitMS})
 	for err == nil && !res.Status.Final() {
-		res, err = b.c.Step(ctx(t), "cut", run.StepRequest{Mode: run.ModeContinue, WaitMS: 20000})
+		res, err = b.c.Step(ctx(t), "cut", run.StepRequest{Mode: run.ModeContinue, WaitMS: waitMS})
 	}
 	require.NoError(t, err)
 	require.NotZero(t, *res.ExitCode)
@@ -121,7 +121,7 @@ func TestBootstrap(t *testing.T) {
 	// What it writes reaches us a moment later.
 	require.Eventually(t, func() bool {
 		return strings.Contains(b.log(), "from bootstrap") && strings.Contains(b.log(), "exit_code=7")
-	}, 20*time.Second, 2*time.Millisecond, "the log of the bootstrap script")
+	}, patience, 2*time.Millisecond, "the log of the bootstrap script")
 }
 
 func batchConfig(t *testing.T, command string) run.Config {
@@ -134,7 +134,7 @@ func (b *box) wait() int {
 	select {
 	case <-b.exit:
 		return b.code
-	case <-time.After(60 * time.Second):
+	case <-time.After(patience):
 		b.t.Fatal("the runner did not end")
 		return -1
 	}
@@ -231,15 +231,16 @@ func TestBatchJobCancelled(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			cfg := batchConfig(t, "trap 'echo stopping; exit 9' TERM; echo ready; while :; do sleep 0.05; done")
+			cfg.Limits.GraceMS = int(patience.Milliseconds())
 			b := start(t, cfg)
-			require.Eventually(t, func() bool { return bytes.Contains([]byte(b.log()), []byte("ready")) }, 20*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return bytes.Contains([]byte(b.log()), []byte("ready")) }, patience, 5*time.Millisecond)
 			st, err := b.c.Batch(ctx(t))
 			require.NoError(t, err)
 			require.Equal(t, run.BatchRunning, st.Phase)
 			if how == "signal" {
 				require.NoError(t, b.cmd.Process.Signal(syscall.SIGTERM))
 			} else {
-				require.NoError(t, b.c.Shutdown(ctx(t), 5*time.Second))
+				require.NoError(t, b.c.Shutdown(ctx(t), patience))
 			}
 			require.Equal(t, 9, b.wait())
 			res := readResult(t, cfg)

@@ -56,7 +56,7 @@ func TestProcessesJoinTheirGroups(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st, err := os.Stat(b.cfg.ResultFile)
 		return err == nil && st.Size() > 0
-	}, 20*time.Second, 2*time.Millisecond)
+	}, patience, 2*time.Millisecond)
 	res := readResult(t, cfg)
 	require.Equal(t, 133, res.ExitCode, "a signal that tracers use is the process's own")
 	require.True(t, res.OOM)
@@ -68,7 +68,7 @@ func TestProcessesJoinTheirGroups(t *testing.T) {
 		}
 		lines = strings.Fields(text)
 		return true
-	}, 20*time.Second, 2*time.Millisecond)
+	}, patience, 2*time.Millisecond)
 	joined := strings.Join(lines, " ")
 	pid := string(must(os.ReadFile(pids.Name())))
 	require.Contains(t, joined, pid+" "+pid+pid, "the number was in both groups before the program ran")

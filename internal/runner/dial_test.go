@@ -48,12 +48,12 @@ func (b *box) dial(port string, carried bool) (net.Conn, error) {
 	if carried {
 		c = struct{ net.Conn }{c}
 	}
-	within, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	within, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := tunnel.Open(within, c, run.PathDial+"?port="+port, http.Header{"Authorization": {"Bearer " + token}})
 	if err == nil {
 		b.t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(patience))
 	}
 	return conn, err
 }

@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 
 const token = "test-token-0123456789"
 
+// patience bounds what a test waits for: more than anything takes on a machine that is busy with other tests.
+const patience = time.Minute
+
 // box is a running runner with a home of its own.
 type box struct {
 	t    *testing.T
@@ -129,7 +132,7 @@ func launch(t *testing.T, cfg run.Config, change ...func(*exec.Cmd)) *box {
 		_ = b.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-b.exit:
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			_ = b.cmd.Process.Kill()
 			await.Value(t, b.exit)
 			t.Error("the runner did not end in time")
@@ -152,12 +155,12 @@ func start(t *testing.T, cfg run.Config, change ...func(*exec.Cmd)) *box {
 	require.Eventually(t, func() bool {
 		_, err := b.c.Hello(ctx(t))
 		return err == nil
-	}, 20*time.Second, 2*time.Millisecond, "the runner does not serve: %s", b.out)
+	}, patience, 2*time.Millisecond, "the runner does not serve: %s", b.out)
 	return b
 }
 
 func ctx(t *testing.T) context.Context {
-	c, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	c, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return c
 }

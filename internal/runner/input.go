@@ -54,7 +54,7 @@ func (r *Runner) inputSocket() (string, error) {
 // the connection, means that nobody is there to answer.
 func (r *Runner) answerProgram(c net.Conn) {
 	defer c.Close()
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second)) // a local socket has deadlines
+	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second)) // a local socket has deadlines
 	in := bufio.NewReaderSize(c, 4096)
 	line, err := in.ReadSlice('\n')
 	var q struct{ Password bool }

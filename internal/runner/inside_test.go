@@ -15,7 +15,7 @@ import (
 const connects = `
 import socket, sys
 s = socket.socket(socket.AF_UNIX)
-s.settimeout(5)
+s.settimeout(60)
 s.connect(sys.argv[1])
 try:
     print("ended" if s.recv(1) == b"" else "answered")

@@ -63,7 +63,7 @@ func ownServer(t *testing.T, app Intrinsic) (r *Runner, socket string) {
 type plain struct{ net.Conn }
 
 func open(t *testing.T, socket string, carried bool) net.Conn {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := net.Dial("unix", socket)
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func open(t *testing.T, socket string, carried bool) net.Conn {
 	conn, err := tunnel.Open(ctx, c, run.PathDial+"?port=7681", http.Header{"Authorization": {"Bearer 0123456789abcdef"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	return conn
 }
 
@@ -133,5 +133,5 @@ func TestConnectionsToIntrinsicAppsAreBounded(t *testing.T) {
 			_ = c.Close()
 		}
 		return err == nil
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }

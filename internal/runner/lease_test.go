@@ -19,7 +19,7 @@ func TestARunWithoutItsReaderIsInterrupted(t *testing.T) {
 	_, err := b.c.Step(ctx(t), "left",
 		run.StepRequest{Mode: run.ModeBatch, Options: &run.BatchOptions{Exec: &line}, From: new(int64(0)), LeaseMS: 1})
 	require.NoError(t, err)
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		h, err := b.c.Hello(ctx(t))
 		require.NoError(t, err)
@@ -28,7 +28,7 @@ func TestARunWithoutItsReaderIsInterrupted(t *testing.T) {
 		}
 		require.True(t, time.Now().Before(deadline), "the run goes on without its reader")
 	}
-	res, err := b.c.Step(ctx(t), "left", run.StepRequest{Mode: run.ModeContinue, From: new(int64(0)), WaitMS: 1000})
+	res, err := b.c.Step(ctx(t), "left", run.StepRequest{Mode: run.ModeContinue, From: new(int64(0)), WaitMS: waitMS})
 	require.NoError(t, err)
 	require.Equal(t, run.StatusFinished, res.Status)
 	require.Equal(t, 130, *res.ExitCode)

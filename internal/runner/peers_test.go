@@ -2,7 +2,6 @@ package runner_test
 
 import (
 	"bytes"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,14 +31,6 @@ func among(t *testing.T, name, secret string, port int, change ...func(*run.Conf
 	return cfg
 }
 
-// freePort is a port that nobody uses on the addresses of these tests.
-func freePort(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.77.0.9:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // lines counts the runs of this file: each has an id of its own.
 var lines atomic.Int32
 
@@ -57,7 +48,7 @@ func TestKernelsLogInToEachOther(t *testing.T) {
 	if err != nil {
 		t.Skip("no ssh here")
 	}
-	port := freePort(t)
+	port := unused(t)
 	main := start(t, among(t, "main1", sessionSecret, port))
 	sub := start(t, among(t, "sub1", sessionSecret, port, func(c *run.Config) { c.Env["WHO"] = "sub1" }))
 	other := start(t, among(t, "main1", "the secret of another", port))
@@ -117,7 +108,7 @@ func TestKernelsLogInToEachOther(t *testing.T) {
 // of them before; said once, it holds.
 func TestCommandsAwaitTheOthers(t *testing.T) {
 	t.Parallel()
-	cfg := among(t, "main1", sessionSecret, freePort(t))
+	cfg := among(t, "main1", sessionSecret, unused(t))
 	began := filepath.Join(cfg.Dir, "home", "began")
 	cfg.SessionType, cfg.Batch = "batch", &run.BatchCommand{Command: "grep sub1 " + cfg.Peers.Hosts + " && test -e " + began}
 	cfg.Bootstrap = "#!/bin/sh\ntouch " + began + "\n"
@@ -141,7 +132,7 @@ func TestCommandsAwaitTheOthers(t *testing.T) {
 // TestOthersThatDoNotCome: the wait has an end, and nothing of the session's ran. A runner that is told to end meanwhile ends.
 func TestOthersThatDoNotCome(t *testing.T) {
 	t.Parallel()
-	cfg := among(t, "main1", sessionSecret, freePort(t), func(c *run.Config) { c.Peers.WaitMS = 20 })
+	cfg := among(t, "main1", sessionSecret, unused(t), func(c *run.Config) { c.Peers.WaitMS = 20 })
 	ran := filepath.Join(cfg.Dir, "home", "ran")
 	cfg.SessionType, cfg.Batch = "batch", &run.BatchCommand{Command: "touch " + ran}
 	b := launch(t, cfg)
@@ -151,7 +142,7 @@ func TestOthersThatDoNotCome(t *testing.T) {
 	require.NoFileExists(t, cfg.WithDefaults().StartedFile(), "it may start elsewhere")
 	require.Contains(t, b.out.String(), "the session's other kernels did not run in time")
 
-	cfg = among(t, "main1", sessionSecret, freePort(t))
+	cfg = among(t, "main1", sessionSecret, unused(t))
 	cfg.SessionType, cfg.Batch = "batch", &run.BatchCommand{Command: "true"}
 	b = start(t, cfg)
 	require.NoError(t, b.cmd.Process.Signal(syscall.SIGTERM))
@@ -162,7 +153,7 @@ func TestOthersThatDoNotCome(t *testing.T) {
 // TestPeersThatAreNone: bad lists change nothing, and a session's only kernel knows no others.
 func TestPeersThatAreNone(t *testing.T) {
 	t.Parallel()
-	b := start(t, among(t, "main1", sessionSecret, freePort(t)))
+	b := start(t, among(t, "main1", sessionSecret, unused(t)))
 	hello, err := b.c.Hello(ctx(t))
 	require.NoError(t, err)
 	require.Contains(t, hello.Capabilities, run.CanPeers)

@@ -114,7 +114,7 @@ func enter(t *testing.T, root string, cfg run.Config) *box {
 		_ = b.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-b.exit:
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			_ = b.cmd.Process.Kill()
 			await.Value(t, b.exit)
 			t.Error("PID 1 did not end in time")
@@ -131,7 +131,7 @@ func (b *box) up() *box {
 	require.Eventually(b.t, func() bool {
 		_, err := b.c.Hello(ctx(b.t))
 		return err == nil
-	}, 20*time.Second, 2*time.Millisecond, "the runner does not serve: %s", b.out)
+	}, patience, 2*time.Millisecond, "the runner does not serve: %s", b.out)
 	return b
 }
 

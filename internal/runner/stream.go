@@ -53,7 +53,7 @@ func (s *stream) data(t run.FrameType, b []byte) {
 }
 
 // lingerTime is how long a caller may take to read the last frame.
-const lingerTime = 5 * time.Second
+const lingerTime = 30 * time.Second
 
 // linger follows the last frame. It goes on to read, and to drop, what the caller sends until the caller ends the stream: a
 // connection that is closed while input is under way breaks at the caller's end, with the last frame unread (RFC 9112, 9.6).

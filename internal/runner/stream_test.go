@@ -86,7 +86,7 @@ func TestExecEndsWithItsStream(t *testing.T) {
 	_, err = fmt.Sscan(string(f.Data), &pid)
 	require.NoError(t, err)
 	s.Close()
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 20*time.Second, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, patience, 5*time.Millisecond,
 		"the command goes on without its stream")
 	s, err = b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"sleep", "600"}})
 	require.NoError(t, err)
@@ -122,7 +122,7 @@ func TestStreamsEndThoughNobodyTakesTheInput(t *testing.T) {
 			var err error
 			s, err = open()
 			return err == nil
-		}, 20*time.Second, 5*time.Millisecond, "the stream before holds its place")
+		}, patience, 5*time.Millisecond, "the stream before holds its place")
 	}
 	again(func() (*run.Stream, error) {
 		return b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"sh", "-c", "echo $$; exec sleep 600"}})
@@ -133,7 +133,7 @@ func TestStreamsEndThoughNobodyTakesTheInput(t *testing.T) {
 	_, err = fmt.Sscan(string(f.Data), &pid)
 	require.NoError(t, err)
 	stuck(s)
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 20*time.Second, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, patience, 5*time.Millisecond,
 		"the command goes on without its stream")
 	again(func() (*run.Stream, error) { return b.c.PTY(ctx(t), run.PTYStart{}) })
 	_, err = s.Write([]byte("stty raw -echo; echo ready$((4+4)); exec sleep 600\n"))
@@ -271,7 +271,7 @@ func TestEndsAndReaps(t *testing.T) {
 	// Orphans are reaped: the runner is PID 1, or a subreaper here.
 	r := b.shell("orphans", "for i in 1 2 3 4 5; do (sleep 0.01 & ) ; done; (setsid sleep 600 &); echo done")
 	require.Equal(t, "done\n", r.stdout)
-	require.Eventually(t, func() bool { return len(children(t, b.cmd.Process.Pid, "Z")) == 0 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(children(t, b.cmd.Process.Pid, "Z")) == 0 }, patience, 5*time.Millisecond)
 	require.Equal(t, 0, b.query("warm", "pass").exit)
 	require.NoError(t, b.c.Shutdown(ctx(t), time.Second))
 	require.Equal(t, 0, b.wait())

@@ -262,7 +262,7 @@ func (c *Cluster) managerConfig(id string) manager.Config {
 	cfg.ID = id
 	c.dir.PlaceManager(&cfg)
 	cfg.Postgres.DSN = chassis.NewSecret(c.dsn)
-	cfg.Agents.Heartbeat, cfg.Agents.Lease = time.Second, 10*time.Second
+	cfg.Agents.Heartbeat, cfg.Agents.Lease = time.Second, 30*time.Second // a machine that is busy stalls for seconds
 	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, 1
 	if c.o.Manager != nil {
 		c.o.Manager(&cfg)

@@ -180,6 +180,9 @@ func TestManagersFailOverUnderLoad(t *testing.T) {
 	l.Stop()
 
 	c.Managers[0].Start()
+	c.UntilAll("batch sessions have ended", number(`SELECT count(*) FROM sessions WHERE type = 'batch'`), func() int {
+		return number(`SELECT count(*) FROM sessions WHERE type = 'batch' AND ended_at IS NOT NULL`)
+	})
 	c.Until("all batch sessions have ended", func() bool {
 		return number(`SELECT count(*) FROM sessions WHERE type = 'batch' AND ended_at IS NULL`) == 0
 	})

@@ -713,7 +713,8 @@ func TestSlowAndLargeBodiesEnd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *webserver.Config) { c.Limits.StallTimeout, c.Limits.BodyBytes = time.Second, 1<<20 })
 	token, cookie := s.login()
-	s.do("POST", "/func/x", strings.Repeat("a", 2<<20), cookie).has(t, 413)
+	// No more than a little beyond the limit: who is still sending when the connection ends may not see the answer.
+	s.do("POST", "/func/x", strings.Repeat("a", 1<<20+100), cookie).has(t, 413)
 	text := s.raw("POST /func/x HTTP/1.1", "Host: x", "Cookie: AIOHTTP_SESSION="+token, "Content-Length: 100")
 	require.Contains(t, text, "408 Request Timeout")
 	for _, path := range []string{"/func/x", "/server/logout"} { // refused, or waited for
@@ -738,7 +739,8 @@ func TestTooManyRequestsAtOnce(t *testing.T) {
 	require.Eventually(t, func() bool { return s.do("GET", "/health", "").status == 429 }, time.Minute, time.Millisecond)
 	close(release)
 	all.Wait()
-	s.do("GET", "/health", "").has(t, 200)
+	// An answer may be there before its request has left its place.
+	require.Eventually(t, func() bool { return s.do("GET", "/health", "").status == 200 }, time.Minute, time.Millisecond)
 }
 
 func TestConfigIsChecked(t *testing.T) {

@@ -113,6 +113,8 @@ type noticer struct {
 	uid  int
 	now  func() time.Time
 	read func() ([]listener, error)
+	// ask is speaks where it is nil.
+	ask func(ctx context.Context, port int, patience time.Duration) (p run.AppProtocol, sure bool)
 
 	mu    sync.Mutex
 	at    time.Time
@@ -192,6 +194,10 @@ func (n *noticer) protocols(ctx context.Context, of []listener, patience time.Du
 		}
 	}
 	n.mu.Unlock()
+	speaks := speaks
+	if n.ask != nil {
+		speaks = n.ask
+	}
 	var wait sync.WaitGroup
 	heard := make([]spoken, len(ask))
 	for i, l := range ask {

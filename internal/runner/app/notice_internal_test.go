@@ -102,53 +102,53 @@ func TestAnswers(t *testing.T) {
 	cancel()
 	require.False(t, waiting.Value(t, done), "a server that says nothing is not ready")
 	require.NoError(t, c.Close())
-	go func() { done <- answers(context.Background(), port, run.AppHTTP) }()
-	c, err = l.Accept()
-	require.NoError(t, err)
-	_, err = io.ReadFull(c, make([]byte, 5))
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	require.True(t, waiting.Value(t, done), "a server that refuses HTTP/1.1 is there")
-	require.True(t, answers(context.Background(), port, run.AppTCP))
-	require.NoError(t, l.Close())
-	require.False(t, answers(context.Background(), port, run.AppTCP))
-}
-
-func TestSocketsAreAskedOnce(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port := portAt(t, l)
-	asked := make(chan struct{}, 100)
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			asked <- struct{}{}
-			go func() { _, _ = io.Copy(io.Discard, c) }() // says nothing
+			_, _ = io.ReadFull(c, make([]byte, 5))
+			_ = c.Close()
 		}
 	}()
+	within, cancel := context.WithTimeout(context.Background(), longPatience)
+	defer cancel()
+	require.True(t, await(within, port, run.AppHTTP), "a server that refuses HTTP/1.1 is there")
+	require.True(t, await(within, port, run.AppTCP))
+	require.NoError(t, l.Close())
+	require.False(t, answers(context.Background(), port, run.AppTCP))
+}
+
+func TestSocketsAreAskedOnce(t *testing.T) {
+	const port = 8000
+	asked := 0
 	now := time.Unix(1_800_000_000, 0)
 	n := noticer{now: func() time.Time { return now }}
+	n.ask = func(_ context.Context, at int, patience time.Duration) (run.AppProtocol, bool) {
+		require.Equal(t, port, at)
+		require.Equal(t, listPatience, patience)
+		asked++
+		return run.AppTCP, false // it said nothing
+	}
 	look := func() run.AppProtocol {
 		return n.protocols(context.Background(), []listener{{port: port, inode: 1}}, listPatience)[port]
 	}
 	for range 3 {
 		require.Equal(t, run.AppTCP, look())
 	}
-	waiting.Value(t, asked)
-	for _, pause := range []time.Duration{askAgain, 2 * askAgain, 4 * askAgain} {
+	require.Equal(t, 1, asked)
+	for i, pause := range []time.Duration{askAgain, 2 * askAgain, 4 * askAgain} {
 		now = now.Add(pause - 1)
 		require.Equal(t, run.AppTCP, look())
-		require.Empty(t, asked)
+		require.Equal(t, i+1, asked)
 		now = now.Add(1)
 		require.Equal(t, run.AppTCP, look())
-		waiting.Value(t, asked)
+		require.Equal(t, i+2, asked)
 	}
-	require.Empty(t, asked)
 	require.Equal(t, map[int]run.AppProtocol{29500: run.AppTCP},
 		n.protocols(context.Background(), []listener{{port: 29500, inode: 2}}, listPatience))
+	require.Equal(t, 4, asked)
 }
 
 // TestABusyServerIsAskedByWhoOpensIt: a program listens before it has loaded what it needs to answer.

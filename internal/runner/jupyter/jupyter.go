@@ -97,6 +97,7 @@ type Kernel struct {
 	err     error                   // why the connection ended
 	open    int                     // sockets that are read
 	limit   *time.Timer             // of what is read after the first of them ended
+	last    time.Duration           // how long that is: lastWords
 
 	stray  func(stream, text string) // output that belongs to no cell
 	ended  chan struct{}
@@ -115,7 +116,8 @@ type execution struct {
 
 // Connect connects to a kernel that is starting up, until it answers or ctx ends.
 func Connect(ctx context.Context, c Connection, stray func(stream, text string)) (*Kernel, error) {
-	k := &Kernel{key: []byte(c.Key), session: randomHex(16), waiting: map[string]chan message{}, stray: stray, ended: make(chan struct{})}
+	k := &Kernel{key: []byte(c.Key), session: randomHex(16), waiting: map[string]chan message{}, stray: stray, ended: make(chan struct{}),
+		last: lastWords}
 	identity := k.session
 	for _, s := range []struct {
 		conn **zmtp.Conn
@@ -203,7 +205,7 @@ func (k *Kernel) lost(err error) {
 	k.open--
 	last := k.open == 0
 	if k.limit == nil && k.err == nil && !last {
-		k.limit = time.AfterFunc(lastWords, func() { k.fail(err) })
+		k.limit = time.AfterFunc(k.last, func() { k.fail(err) })
 	}
 	k.mu.Unlock()
 	if last {

@@ -126,16 +126,7 @@ func TestDrainSettlesUnderAFlood(t *testing.T) {
 	await.Value(t, began)
 	_, err = w.Write(make([]byte, 4<<10))
 	require.NoError(t, err)
-	settled := make(chan struct{})
-	go func() {
-		d.Settle(func([]byte) {})
-		close(settled)
-	}()
-	select {
-	case <-settled:
-	case <-time.After(20 * time.Second):
-		t.Fatal("it never settles")
-	}
+	await.Return(t, func() { d.Settle(func([]byte) {}) })
 	require.NoError(t, w.Close())
 	await.Value(t, d.Done())
 }

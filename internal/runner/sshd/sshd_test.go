@@ -164,7 +164,7 @@ func TestNothingButKeys(t *testing.T) {
 		require.NoError(t, err)
 		_, _ = io.WriteString(conn, rubbish) // it may be refused half way
 		require.NoError(t, conn.(*net.UnixConn).CloseWrite())
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.Copy(io.Discard, conn); err != nil {
 			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, rubbish[:10])
 		}
@@ -331,7 +331,7 @@ func gone(t *testing.T, pid int) {
 	require.Eventually(t, func() bool {
 		st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || bytes.Contains(st, []byte(") Z ")) // an orphan in a test that is not PID 1
-	}, 20*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 }
 
 func TestTerminalEndsWithItsShell(t *testing.T) {
@@ -379,7 +379,7 @@ func TestNobodyWaitsForWhoStays(t *testing.T) {
 		require.NoError(t, client.Close())
 		select {
 		case <-done:
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			t.Error("the connection is not over:", name)
 		}
 		require.NoError(t, syscall.Kill(pid, 0), "it goes on: %s", name)
@@ -532,7 +532,7 @@ func TestForwarding(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(remote)
 		return errors.Is(err, os.ErrNotExist)
-	}, 20*time.Second, 2*time.Millisecond)
+	}, patience, 2*time.Millisecond)
 }
 
 // address returns an address of this machine that is not its loopback address.
@@ -575,7 +575,7 @@ func TestAgentForwarding(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(file)
 		return errors.Is(err, os.ErrNotExist)
-	}, 20*time.Second, 2*time.Millisecond)
+	}, patience, 2*time.Millisecond)
 }
 
 func TestFiles(t *testing.T) {
@@ -673,7 +673,7 @@ func TestBounds(t *testing.T) {
 		}
 		defer s.Close()
 		return s.Run("true") == nil
-	}, 20*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 }
 
 // TestPlaces: connections have a bound, and who does not log in keeps nobody out.
@@ -772,7 +772,7 @@ func TestFileServersEnd(t *testing.T) {
 			}
 		}
 		return false
-	}, 20*time.Second, 2*time.Millisecond)
+	}, patience, 2*time.Millisecond)
 	require.NoError(t, s.Close())
 	gone(t, pid)
 }

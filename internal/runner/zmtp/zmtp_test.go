@@ -35,7 +35,7 @@ func peer(t testing.TB, send []byte) (*zmtp.Conn, net.Conn, error) {
 			}
 		}
 	}()
-	c, err := zmtp.Handshake(ours, "DEALER", "id", 5*time.Second)
+	c, err := zmtp.Handshake(ours, "DEALER", "id", time.Minute)
 	return c, theirs, err
 }
 
@@ -105,7 +105,7 @@ func TestSends(t *testing.T) {
 		_, _ = io.ReadFull(theirs, rest)
 		got <- append(b, rest...)
 	}()
-	c, err := zmtp.Handshake(ours, "SUB", "", 5*time.Second)
+	c, err := zmtp.Handshake(ours, "SUB", "", time.Minute)
 	require.NoError(t, err)
 	defer c.Close()
 	go func() { _ = c.Send([]byte("ab"), bytes.Repeat([]byte("y"), 256)) }()
@@ -130,7 +130,7 @@ func FuzzRecv(f *testing.F) {
 			defer close(read)
 			_, _ = io.Copy(io.Discard, theirs)
 		}()
-		c, err := zmtp.Handshake(ours, "DEALER", "", 5*time.Second)
+		c, err := zmtp.Handshake(ours, "DEALER", "", time.Minute)
 		if err != nil {
 			return
 		}
@@ -157,7 +157,7 @@ func FuzzHandshake(f *testing.F) {
 			theirs.Close()
 		}()
 		go func() { _, _ = io.Copy(io.Discard, theirs) }()
-		if c, err := zmtp.Handshake(ours, "SUB", "", 5*time.Second); err == nil {
+		if c, err := zmtp.Handshake(ours, "SUB", "", time.Minute); err == nil {
 			c.Close()
 		}
 	})

@@ -107,7 +107,7 @@ func (p *proxy) ends(id string, want wire.TaskState) wire.Task {
 		var err error
 		got, err = p.Get(p.t.Context(), id)
 		return err == nil && got.State != wire.TaskRunning
-	}, 20*time.Second, 2*time.Millisecond, "task %s ends: %+v", id, &got)
+	}, time.Minute, 2*time.Millisecond, "task %s ends: %+v", id, &got)
 	require.Equal(p.t, want, got.State, got.Message)
 	return got
 }
@@ -165,7 +165,7 @@ func TestCloneAndItsRepetition(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := p.Get(t.Context(), "my-task")
 		return fault.Is(err, fault.NotFound)
-	}, 10*time.Second, 5*time.Millisecond, "results are kept for a day")
+	}, 30*time.Second, 5*time.Millisecond, "results are kept for a day")
 }
 
 // TestAnotherProxyGoesOn kills a proxy in the middle of a clone; a second one on the same volume finishes it.
@@ -334,8 +334,8 @@ func TestDeletedFolderIsGoneAtOnceAndReapedLater(t *testing.T) {
 	require.Eventually(t, func() bool {
 		u, err := v.Scope(t.Context(), folder(1).Scope)
 		return err == nil && u.UsedBytes == 0
-	}, 10*time.Second, 5*time.Millisecond, "the reaper empties the trash")
-	require.Eventually(t, func() bool { return p.Figures("v").Reaped >= 50 }, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond, "the reaper empties the trash")
+	require.Eventually(t, func() bool { return p.Figures("v").Reaped >= 50 }, 30*time.Second, 5*time.Millisecond)
 }
 
 func TestTaskIsTriedAgainWhileTheVolumeIsAway(t *testing.T) {
@@ -355,7 +355,7 @@ func TestTaskIsTriedAgainWhileTheVolumeIsAway(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got, err := p.Get(t.Context(), id)
 		return err == nil && strings.Contains(got.Message, "trying again")
-	}, 10*time.Second, 2*time.Millisecond)
+	}, 30*time.Second, 2*time.Millisecond)
 	away.Store(false)
 	p.clock.ahead.Store(int64(time.Hour))
 	p.ends(id, wire.TaskDone)
@@ -429,7 +429,7 @@ func TestUnreadableDocumentIsAFinding(t *testing.T) {
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
 	p.ends(id, wire.TaskDone)
-	require.Eventually(t, func() bool { return len(p.Findings()) == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.Findings()) == 1 }, 30*time.Second, 5*time.Millisecond)
 	require.Equal(t, "broken", p.Findings()[0].Object)
 }
 
@@ -516,7 +516,7 @@ func TestTaskSurvivesAVolumeThatIsOpenedAnew(t *testing.T) {
 		p.clock.ahead.Add(int64(time.Second))
 		got, err := p.Get(t.Context(), id)
 		return err == nil && got.State == wire.TaskDone
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 }
 
 // On a disk without room for a claim, the trash is what makes room.
@@ -531,7 +531,7 @@ func TestFullDiskIsEmptied(t *testing.T) {
 	filled(t, v, folder(1), 20)
 	require.NoError(t, v.TrashFolder(t.Context(), folder(1)))
 	p := start(t, vols{"v": v}, nil)
-	require.Eventually(t, func() bool { return p.Figures("v").Reaped >= 20 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return p.Figures("v").Reaped >= 20 }, 30*time.Second, 5*time.Millisecond)
 }
 
 // On a full disk a folder can be deleted, although there is no room to write that down.

@@ -1,6 +1,7 @@
 package transfer_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -224,7 +225,7 @@ func TestTwoWriters(t *testing.T) {
 				}
 				a, err := other.try("PATCH", "/upload", token(tok), patchHeaders(0), nil)
 				return err == nil && a.status == http.StatusLocked && a.slug() == "upload-locked"
-			}, 10*time.Second, 10*time.Millisecond)
+			}, 30*time.Second, 10*time.Millisecond)
 			a := other.head(tok)
 			require.Less(t, a.offset(t), int64(6), "HEAD answers beside a writer")
 			rest <- "cdef"
@@ -239,8 +240,9 @@ func TestTwoWriters(t *testing.T) {
 
 // Many that want to be the writer at once: each offset is written by one, and the file is right.
 func TestManyWriters(t *testing.T) {
-	r := newRig(t, func(o *transfer.Options) { o.LockWait = 5 * time.Second })
-	other := r.open(func(o *transfer.Options) { o.LockWait = 5 * time.Second })
+	patient := func(o *transfer.Options) { o.LockWait = 30 * time.Second }
+	r := newRig(t, patient)
+	other := r.open(patient)
 	data := bytes.Repeat([]byte("0123456789abcdef"), 4<<10)
 	tok := r.uploadToken("x", int64(len(data)))
 	const step = 8 << 10
@@ -267,36 +269,35 @@ func TestManyWriters(t *testing.T) {
 
 // A client whose line died comes back while the server still holds its old request.
 func TestQuietWriterYields(t *testing.T) {
-	r := newRig(t, func(o *transfer.Options) { o.LockWait = 20 * time.Second })
+	r := newRig(t, func(o *transfer.Options) { o.LockWait, o.QuietWriter = 30*time.Second, time.Second })
 	tok := r.uploadToken("x", 6)
-	body := &slow{first: "ab", rest: make(chan string)}
-	first := make(chan answer, 1)
-	go func() {
-		a, _ := r.try("PATCH", "/upload", token(tok), patchHeaders(0), body)
-		first <- a
-	}()
-	require.Eventually(t, func() bool { // the old request has the upload
+	c := r.dial(patchHead(tok, 0, 6) + "ab") // the bytes are there with the head, however slow everything is
+	defer c.Close()
+	require.Eventually(t, func() bool { // the old request had the upload
 		a := r.head(tok)
 		return a.status == 200 && a.offset(t) == 2
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	a := r.patch(tok, 2, []byte("cdef"))
 	require.Equal(t, 204, a.status, string(a.body))
-	close(body.rest)
-	await.Value(t, first)
 	require.Equal(t, "abcdef", r.read("x"))
 }
 
 func TestBodyThatStops(t *testing.T) {
-	r := newRig(t, func(o *transfer.Options) { o.IdleTimeout = 2 * time.Second }) // its first bytes must come in time
+	r := newRig(t, func(o *transfer.Options) { o.IdleTimeout = 2 * time.Second })
 	tok := r.uploadToken("x", 6)
-	body := &slow{first: "ab", rest: make(chan string)}
-	defer close(body.rest)
-	a, err := r.try("PATCH", "/upload", token(tok), patchHeaders(0), body)
-	if err == nil {
-		require.Equal(t, http.StatusRequestTimeout, a.status)
-		require.EqualValues(t, 2, a.offset(t))
+	// Its first bytes come with its head, so that they are there in time. Who asks whether to go on is answered at once.
+	c := r.dial(strings.Replace(patchHead(tok, 0, 6), "\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n", 1) + "ab")
+	defer c.Close()
+	in := bufio.NewReader(c)
+	a, err := http.ReadResponse(in, nil)
+	for err == nil && a.StatusCode == http.StatusContinue {
+		a, err = http.ReadResponse(in, nil)
 	}
-	require.Eventually(t, func() bool { a := r.head(tok); return a.status == 200 && a.offset(t) == 2 }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, err)
+	defer a.Body.Close()
+	require.Equal(t, http.StatusRequestTimeout, a.StatusCode)
+	require.Equal(t, "2", a.Header.Get("Upload-Offset"))
+	require.Eventually(t, func() bool { a := r.head(tok); return a.status == 200 && a.offset(t) == 2 }, 30*time.Second, 10*time.Millisecond)
 }
 
 // dial opens a connection and writes text.
@@ -312,12 +313,16 @@ func (p *proxy) dial(text string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
+// patchHead is the head of a request that sends a chunk.
+func patchHead(tok string, offset int64, length int) string {
+	return fmt.Sprintf("PATCH /upload?%s HTTP/1.1\r\nHost: x\r\nTus-Resumable: 1.0.0\r\nContent-Type: %s\r\nUpload-Offset: %d\r\n"+
+		"Content-Length: %d\r\n\r\n", token(tok).Encode(), chunkMT, offset, length)
+}
+
 // cutPatch sends a chunk's headers and only the first bytes of its body, and leaves.
 func (p *proxy) cutPatch(tok string, offset int64, body []byte, sent int, reset bool) {
 	p.t.Helper()
-	c := p.dial(fmt.Sprintf("PATCH /upload?%s HTTP/1.1\r\nHost: x\r\nTus-Resumable: 1.0.0\r\nContent-Type: %s\r\nUpload-Offset: %d\r\n"+
-		"Content-Length: %d\r\n\r\n%s",
-		token(tok).Encode(), chunkMT, offset, len(body), body[:sent]))
+	c := p.dial(patchHead(tok, offset, len(body)) + string(body[:sent]))
 	if reset {
 		_ = c.SetLinger(0)
 	}
@@ -328,7 +333,7 @@ func (p *proxy) cutPatch(tok string, offset int64, body []byte, sent int, reset 
 func TestInterruptedUploadsAreIdentical(t *testing.T) {
 	for name, make := range map[string]func(testing.TB, ...func(*transfer.Options)) *rig{"posix": newRig, "memory": newMemoryRig} {
 		t.Run(name, func(t *testing.T) {
-			interrupted(t, make(t, func(o *transfer.Options) { o.LockWait = 10 * time.Second }))
+			interrupted(t, make(t, func(o *transfer.Options) { o.LockWait = 30 * time.Second }))
 		})
 	}
 }
@@ -337,7 +342,7 @@ func interrupted(t *testing.T, r *rig) {
 	tree, err := r.v.OpenFolder(t.Context(), folder)
 	require.NoError(t, err)
 	defer tree.Close()
-	proxies := []*proxy{r.proxy, r.open(func(o *transfer.Options) { o.LockWait = 10 * time.Second })}
+	proxies := []*proxy{r.proxy, r.open(func(o *transfer.Options) { o.LockWait = 30 * time.Second })}
 	n := 0
 	rapid.Check(t, func(t *rapid.T) {
 		n++
@@ -403,7 +408,7 @@ func TestTooManyTransfers(t *testing.T) {
 		}
 		a, err := r.try("PATCH", "/upload", token(two), patchHeaders(0), nil)
 		return err == nil && a.status == 503 && a.slug() == "too-many-transfers" && a.header.Get("Retry-After") != ""
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, r.s.Wait(over), context.Canceled)

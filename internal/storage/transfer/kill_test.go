@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http/httptest"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +22,7 @@ import (
 	"berth.dev/berth/internal/storage/transfer"
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/posix"
+	"berth.dev/berth/internal/testkit/address"
 )
 
 // TestProxyProcess is the proxy of the test below, in a process of its own.
@@ -33,33 +34,32 @@ func TestProxyProcess(t *testing.T) {
 	v, err := posix.Open(posix.Options{Name: "volume1", Path: root, UID: -1, GID: -1})
 	require.NoError(t, err)
 	s := transfer.New(transfer.Options{Key: key, Volumes: func(string) (volume.Volume, bool) { return v, true }})
-	fmt.Printf("\nREADY %s\n", httptest.NewServer(s).URL)
+	l, err := net.Listen("tcp", os.Getenv("BERTH_TRANSFER_LISTEN"))
+	require.NoError(t, err)
+	go func() { _ = http.Serve(l, s) }()
+	fmt.Printf("\nREADY\n")
 	_, _ = io.Copy(io.Discard, os.Stdin) // until our parent is gone, if nobody kills us before
 }
 
-// victim is a proxy that is killed again and again; url is where it is now.
+// victim is a proxy that is killed again and again and listens at the same address each time.
 type victim struct {
-	t    *testing.T
-	root string
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	url  string
+	t          *testing.T
+	root, addr string
+	cmd        *exec.Cmd
 }
 
 func (v *victim) start() {
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestProxyProcess$", "-test.v")
-	cmd.Env = append(os.Environ(), "BERTH_TRANSFER_ROOT="+v.root)
+	cmd.Env = append(os.Environ(), "BERTH_TRANSFER_ROOT="+v.root, "BERTH_TRANSFER_LISTEN="+v.addr)
 	_, err := cmd.StdinPipe()
 	require.NoError(v.t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(v.t, err)
 	require.NoError(v.t, cmd.Start())
+	v.cmd = cmd
 	require.NoError(v.t, out.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if url, ok := strings.CutPrefix(lines.Text(), "READY "); ok {
-			v.mu.Lock()
-			v.cmd, v.url = cmd, url
-			v.mu.Unlock()
+		if lines.Text() == "READY" {
 			return
 		}
 	}
@@ -67,27 +67,20 @@ func (v *victim) start() {
 }
 
 func (v *victim) kill() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
 	_ = v.cmd.Process.Kill()
 	_ = v.cmd.Wait()
-}
-
-func (v *victim) address() string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.url
 }
 
 // Proxies that die by SIGKILL in the middle of 8 uploads: what was acknowledged is there, clients go on, and
 // every file is right and there once.
 func TestKilledProxies(t *testing.T) {
 	r := newRig(t) // makes the folder and the tokens
-	v := &victim{t: t, root: r.root}
+	v := &victim{t: t, root: r.root, addr: address.Hold(t)}
 	v.start()
 	defer v.kill()
-	const files, size, step = 8, 4 << 20, 256 << 10
-	var sent atomic.Int64 // chunks that were acknowledged
+	const files, size, step, each, kills = 8, 4 << 20, 256 << 10, 10, 6
+	var sent atomic.Int64   // chunks that were acknowledged
+	var killed atomic.Int64 // how often; a proxy takes no more than some chunks before it is killed, however fast it is
 	var failed atomic.Int64
 	sums := make([][32]byte, files)
 	var wg sync.WaitGroup
@@ -99,10 +92,13 @@ func TestKilledProxies(t *testing.T) {
 		tok := r.uploadToken(fmt.Sprint("d/f", i), size)
 		wg.Go(func() {
 			acknowledged := int64(0)
-			for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-				p := &proxy{t: t, url: v.address()}
+			p := &proxy{t: t, url: "http://" + v.addr}
+			for deadline := time.Now().Add(5 * time.Minute); time.Now().Before(deadline); {
 				a, err := p.try("HEAD", "/upload", token(tok), nil, nil)
-				if err != nil || a.status != 200 {
+				if err != nil {
+					failed.Add(1)
+				}
+				if n := killed.Load(); err != nil || a.status != 200 || n < kills && sent.Load() >= 2*each*(n+1) {
 					continue
 				}
 				at := a.offset(t)
@@ -124,9 +120,10 @@ func TestKilledProxies(t *testing.T) {
 			t.Errorf("f%d did not end", i)
 		})
 	}
-	for kills := range int64(6) {
-		require.Eventually(t, func() bool { return sent.Load() >= 10*(kills+1) || t.Failed() }, time.Minute, time.Millisecond)
+	for n := range int64(kills) {
+		require.Eventually(t, func() bool { return sent.Load() >= each*(n+1) || t.Failed() }, 2*time.Minute, time.Millisecond)
 		v.kill()
+		killed.Add(1)
 		v.start()
 	}
 	wg.Wait()
@@ -159,7 +156,7 @@ func TestStalledReader(t *testing.T) {
 		require.Eventually(t, func() bool {
 			a, err := r.try("GET", "/download", token(r.downloadToken("d/f")), nil, nil)
 			return err == nil && a.status == 200
-		}, 10*time.Second, 10*time.Millisecond)
+		}, 30*time.Second, 10*time.Millisecond)
 		_ = conn.Close()
 	}
 }

@@ -45,7 +45,7 @@ func TestTransfersWithinAMachineAreNotPaced(t *testing.T) {
 	new(Server).Configure(srv.Config)
 	srv.Start()
 	defer srv.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL, nil)
 	require.NoError(t, err)

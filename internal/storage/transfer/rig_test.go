@@ -135,7 +135,8 @@ func (r *rig) open(change ...func(*transfer.Options)) *proxy {
 		Volumes:     func(name string) (volume.Volume, bool) { return p.v, name == "volume1" },
 		VolumeNames: func() []string { return []string{"volume1"} },
 		LockWait:    200 * time.Millisecond, QueueWait: 50 * time.Millisecond,
-		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		QuietWriter: time.Minute, // no client of a test is gone because it is slow
+		Log:         slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, c := range change {
 		c(&o)
@@ -218,7 +219,7 @@ func (p *proxy) do(method, path string, query url.Values, h headers, body io.Rea
 }
 
 func (p *proxy) try(method, path string, query url.Values, h headers, body io.Reader) (answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.url+path+"?"+query.Encode(), body)
 	if err != nil {

@@ -46,6 +46,8 @@ type Options struct {
 	// QueueWait is how long a transfer waits for its turn before 503, LockWait how long for another writer of the
 	// same upload before 423; default 5 s and 10 s.
 	QueueWait, LockWait time.Duration
+	// QuietWriter is how long no byte may come from a writer before another request of the same upload ends it; default 3 s.
+	QuietWriter time.Duration
 	// IdleTimeout ends transfers in which no byte moves; default 30 s.
 	IdleTimeout time.Duration
 	// AllowedOrigins are the origins of browsers that may use the API; none means all, as tokens alone authorize.
@@ -68,6 +70,7 @@ func (o *Options) defaults() {
 	set(&o.MaxPerFolder, 64)
 	set(&o.QueueWait, 5*time.Second)
 	set(&o.LockWait, 10*time.Second)
+	set(&o.QuietWriter, 3*time.Second)
 	set(&o.IdleTimeout, 30*time.Second)
 	if o.Clock == nil {
 		o.Clock = chassis.RealClock()

@@ -16,12 +16,11 @@ import (
 	"berth.dev/berth/internal/storage/volume"
 )
 
-// Waits inside of LockWait: how long a writer may be quiet before another request ends it, how often that is
-// looked at, and how long HEAD waits before it answers beside a writer.
+// Waits inside of LockWait: how often it is looked at whether another writer is quiet, and how long HEAD waits before it answers beside
+// one.
 const (
-	quietWriter = 3 * time.Second
-	lockLook    = time.Second
-	headWait    = 2 * time.Second
+	lockLook = time.Second
+	headWait = 2 * time.Second
 )
 
 // maxDrain and maxDrainBytes bound what is read of a refused chunk, maxDrains how many are read at one time.
@@ -215,7 +214,7 @@ func (s *Server) hold(ctx context.Context, v volume.Volume, g grant, target stri
 // lock waits for other writers, and ends one in this process that has gone quiet.
 func (s *Server) lock(ctx context.Context, st volume.Staged, session string, wait time.Duration) (func(), error) {
 	for left := wait; ; left -= lockLook {
-		s.writers.yield(session, quietWriter)
+		s.writers.yield(session, s.o.QuietWriter)
 		turn, cancel := context.WithTimeout(ctx, min(left, lockLook))
 		unlock, err := st.Lock(turn)
 		cancel()

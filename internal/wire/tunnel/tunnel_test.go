@@ -50,7 +50,7 @@ func serveUntilKilled(path, app string) {
 	})))
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // app is what listens inside a kernel: it greets, echoes, and says goodbye after the end of what it was sent.
 func app(t *testing.T) net.Listener {

@@ -30,7 +30,7 @@ func TestAnswersEnd(t *testing.T) {
 	}))
 	defer server.Close()
 	get := func(path string, patience time.Duration) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+path, nil)
 		require.NoError(t, err)

@@ -72,7 +72,7 @@ func is(t *testing.T, kind fault.Kind, err error, about ...any) {
 // eventually waits for a condition; the deadline only ends a test that would fail.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 20*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, ok, time.Minute, 5*time.Millisecond, what)
 }
 
 func newScope() cluster.QuotaScope {

@@ -130,6 +130,6 @@ func TestCountsWhatSessionsWrite(t *testing.T) {
 		u, err := v.Scope(t.Context(), ref.Scope)
 		require.NoError(t, err)
 		return u.UsedBytes == base.UsedBytes+500
-	}, 20*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	require.True(t, fault.Is(v.Charge(t.Context(), ref.Scope, 900), fault.Exhausted))
 }
