@@ -11,7 +11,8 @@ import (
 	"berth.dev/berth/internal/testkit/await"
 )
 
-// TestAHungVolumeIsCalledNoMore: a call that does not return keeps a thread of the process until it does, so there must not be more and more.
+// TestAHungVolumeIsCalledNoMore: a call that does not return keeps a thread of the process until it does, so there must not be more and
+// more of them.
 func TestAHungVolumeIsCalledNoMore(t *testing.T) {
 	t.Parallel()
 	v := newVolume("local:volume1", t.TempDir())
