@@ -251,12 +251,12 @@ func TestBatchJobCancelled(t *testing.T) {
 	}
 }
 
-// held waits for longer than a runner gave its last steps once (2 s for the result, 1 s for the log), and fails if it ended meanwhile.
-func (b *box) held(what string) {
+// held waits for a while, and fails if the runner ended meanwhile.
+func (b *box) held(d time.Duration, what string) {
 	select {
 	case <-b.exit:
 		b.t.Fatalf("the runner ended with code %d before %s", b.code, what)
-	case <-time.After(3 * time.Second):
+	case <-time.After(d):
 	}
 }
 
@@ -265,13 +265,13 @@ func TestBatchJobWhoseResultIsWrittenLate(t *testing.T) {
 	t.Parallel()
 	cfg := batchConfig(t, "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
 	b := start(t, cfg)
-	require.Eventually(t, func() bool { return strings.Contains(b.log(), "ready") }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(b.log(), "ready") }, patience, 5*time.Millisecond)
 	// Whoever opens a pipe to write waits for a reader.
 	written := b.cfg.ResultFile + ".new"
 	require.NoError(t, os.Remove(written))
 	require.NoError(t, syscall.Mkfifo(written, 0o600))
 	require.NoError(t, b.cmd.Process.Signal(syscall.SIGTERM))
-	b.held("the result was recorded")
+	b.held(3*time.Second, "the result was recorded") // it waited for 2 s once
 	read := make(chan []byte, 1)
 	go func() {
 		text, _ := os.ReadFile(written) // nothing where nobody writes any more
@@ -289,8 +289,8 @@ func TestBatchJobWhoseLogIsReadLate(t *testing.T) {
 	defer read.Close()
 	b := launch(t, batchConfig(t, "head -c 500000 /dev/zero | tr '\\0' x; exit 3"), func(c *exec.Cmd) { c.Stdout = write })
 	require.NoError(t, write.Close())
-	require.Eventually(t, func() bool { return strings.Contains(b.log(), "the batch command ended") }, 30*time.Second, 5*time.Millisecond)
-	b.held("its log was read")
+	require.Eventually(t, func() bool { return strings.Contains(b.log(), "the batch command ended") }, patience, 5*time.Millisecond)
+	b.held(3*time.Second/2, "its log was read") // it waited for 1 s once
 	text, err := io.ReadAll(read)
 	require.NoError(t, err)
 	require.Equal(t, 500_000, strings.Count(string(text), "x"))

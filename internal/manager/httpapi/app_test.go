@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,9 +81,12 @@ func (appNode) Upgrade(_ context.Context, _ cluster.AgentID, path string, _ http
 // appSite has a running session "lab" of the administrator, and an app proxy "p".
 func appSite(t *testing.T) *site {
 	t.Helper()
-	began := time.Now() // an app proxy counts as there for half a minute after it was seen
+	// An app proxy counts as there for half a minute after it was seen: every look at the clock is a millisecond, however long it takes.
+	began, looks := time.Now(), new(atomic.Int64)
 	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) {
-		d.Streams, d.Clock = appNode{}, func() time.Time { return began }
+		d.Streams, d.Clock = appNode{}, func() time.Time {
+			return began.Add(time.Duration(looks.Add(1)) * time.Millisecond)
+		}
 	})
 	id := uuid.NewString()
 	for _, q := range []string{
