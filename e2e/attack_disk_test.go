@@ -143,7 +143,7 @@ func TestAttackDiskOfOneSession(t *testing.T) {
 	})
 	r = p.dd("careless", "/open/big", "100")
 	require.NotContains(t, r.stdout+r.stderr, full, "that is no bound of a file system")
-	// It has written everything, or the session was ended meanwhile: of that the code says how far the program had come.
+	// The exit code is that of the program or of the session's end, whichever came first.
 	p.eventually("it is ended", func() bool { return p.sessions()["careless"].Status == "TERMINATED" })
 	require.Contains(t, p.info("careless"), "disk-full")
 	require.Regexp(t, `wrote \d+ MiB outside of its home, /tmp and /var/tmp, 32 MiB are allowed`, p.must("session", "events", "careless"))

@@ -57,8 +57,11 @@ ensure() {
   say "engine: docker $(answers) answers at $host"
 }
 
+# child is the engine that start found or has started; one that has just started writes its pid into the file a while later.
+child=
+
 start() {
-  if ours >/dev/null; then return; fi
+  if child=$(ours); then return; fi
   mkdir -p "$dir"
   # A root without CAP_SYS_RESOURCE cannot raise its limits, and neither can the engine for its
   # containers: give both what this process has.
@@ -83,9 +86,6 @@ start() {
   setsid nohup dockerd "${args[@]}" >>"$log" 2>&1 </dev/null &
   child=$!
 }
-
-# The engine that start has just started; it writes its pid into the file a while later.
-child=
 
 wait_ready() {
   local end=$((SECONDS + 120))

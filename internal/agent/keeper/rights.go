@@ -24,7 +24,7 @@ const (
 	readOnly = "ro"
 )
 
-// rightsLimit bounds one attempt to take rights from a container.
+// rightsLimit bounds each step of taking rights from a container: one that takes long leaves the others their time.
 const rightsLimit = 20 * time.Second
 
 // sumOfKeys names a set of SSH keys.
@@ -64,8 +64,6 @@ func rightsOf(d *cluster.DesiredKernel) string {
 // fails is tried again and told to the owner; where programs keep hold of a folder, the kernel ends.
 func (n *kernel) rights(ctx context.Context, v view) error {
 	k := n.k
-	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
-	defer cancel()
 	list := pending(v.desired, v.record)
 	var errs []error
 	for _, w := range list {
@@ -103,6 +101,8 @@ func (n *kernel) rights(ctx context.Context, v view) error {
 }
 
 func (n *kernel) takeAway(ctx context.Context, v view, w cluster.Withheld) error {
+	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
+	defer cancel()
 	if rt, ok := n.k.o.Runtime.(runtime.MountHolder); ok {
 		return rt.Withhold(ctx, n.id, []cluster.Withheld{w})
 	}
@@ -127,6 +127,8 @@ func (n *kernel) withheld(ctx context.Context, w cluster.Withheld) error {
 	n.record = r
 	n.k.mu.Unlock()
 	n.k.Note(n.id, r.Generation, text)
+	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
+	defer cancel()
 	if err := n.k.o.Host.Notice(ctx, n.id, r.Token, text); err != nil {
 		n.k.o.Log.Debug("terminals were not told of a folder that is gone", "kernel", n.id, "err", err)
 	}
@@ -137,6 +139,8 @@ func (n *kernel) withheld(ctx context.Context, w cluster.Withheld) error {
 // told.
 func (n *kernel) tellKeys(ctx context.Context, v view) error {
 	k := n.k
+	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
+	defer cancel()
 	err := k.o.Host.SetKeys(ctx, n.id, v.record.Token, v.desired.AuthorizedKeys)
 	if fault.ReasonOf(err) == run.ReasonTooOld {
 		k.Note(n.id, v.record.Generation, "its SSH keys stay as they were when it started: restart the session for the new ones")

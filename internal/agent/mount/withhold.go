@@ -25,8 +25,8 @@ const (
 	withholdTries = 40
 	withholdPause = 20 * time.Millisecond
 	// withholdLimit bounds all tries together, but for the first withholdLeast: an agent that did not run for a while has tried nothing.
-	// What was killed has to end in it, on a machine that may be very busy.
-	withholdLimit = 15 * time.Second
+	// Within it, what was killed has to end, on a machine that may be very busy.
+	withholdLimit = 12 * time.Second
 	withholdLeast = withholdTries / 2
 )
 
@@ -45,10 +45,10 @@ func (m *Mounts) Withhold(ctx context.Context, pid int, list []cluster.Withheld)
 	if m.o.Plain {
 		return cannot(errors.New("the agent does not run as root"))
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done, end := make(chan error, 1), time.Now().Add(withholdLimit)
-	go func() { done <- m.withholdAll(ctx, pid, list, end) }()
+	go func() { done <- m.withholdAll(within, pid, list, end) }()
 	limit := time.NewTimer(withholdLimit + m.o.Patience) // the file system of a folder may hang
 	defer limit.Stop()
 	select {
@@ -56,6 +56,8 @@ func (m *Mounts) Withhold(ctx context.Context, pid int, list []cluster.Withheld)
 		return err
 	case <-limit.C:
 		return fault.Unavailablef("the folders of a container could not be taken away in time").WithReason(ReasonHung)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -112,6 +114,9 @@ func (m *Mounts) withhold(ctx context.Context, pid int, w cluster.Withheld, end 
 		}
 		if len(found) == 0 {
 			return nil
+		}
+		if last && ctx.Err() != nil {
+			return context.Cause(ctx) // whoever gave up has not found out whether the folder is held
 		}
 		if last {
 			return fault.Conflictf("programs of the session keep hold of folder %s", w.Name).WithReason(host.ReasonHeld)

@@ -202,6 +202,27 @@ func TestAnAgentThatStoodStillTakesFolders(t *testing.T) {
 	}
 }
 
+// TestWhoGivesUpTakingAFolderDoesNotKnow: a caller that leaves has no proof that programs keep the folder, for which their session would
+// end. What the only try took is gone.
+func TestWhoGivesUpTakingAFolderDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for _, holds := range []string{"nothing", "an open file"} {
+		w := newWorld(t)
+		b := w.contain(attempts[holds])
+		err := b.m.WithholdLate(left, b.cmd.Process.Pid, []cluster.Withheld{{Folder: w.folder.Folder, Name: "data", Scope: w.folder.Scope}})
+		if holds == "nothing" {
+			require.NoError(t, err)
+			require.Empty(t, b.mounts())
+			continue
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotEqual(t, host.ReasonHeld, fault.ReasonOf(err))
+		require.Len(t, b.mounts(), 1)
+	}
+}
+
 // TestFoldersThatAreHeld: what the first process holds, or nobody that can be seen, is told. The mount stays, so that
 // another attempt tells it again.
 func TestFoldersThatAreHeld(t *testing.T) {

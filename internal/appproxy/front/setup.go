@@ -15,9 +15,13 @@ import (
 // SetupPath is where codes are redeemed, on each circuit's own host, when the request names one.
 const SetupPath = "/setup"
 
-// awaitNews is how long a visitor with a code waits for a circuit that the manager has published and the proxy does not know yet. The code
-// is used up: whoever is not waited for needs another one.
-const awaitNews = 10 * time.Second
+const (
+	// awaitNews is how long a visitor whose code was valid waits for what the manager has told of the circuit since. The code is used up:
+	// whoever is not waited for needs another one.
+	awaitNews = 10 * time.Second
+	// awaitNamed is how long somebody who names a circuit that the proxy does not know waits for it. Anybody can do that.
+	awaitNamed = 2 * time.Second
+)
 
 // IsSetup reports whether a request to a circuit's host is for the proxy. Without a code it is not: an app may have a page of
 // that name itself.
@@ -212,7 +216,7 @@ func (f *Front) setupRaw(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	waiting, cancel := context.WithTimeout(r.Context(), awaitNews)
+	waiting, cancel := context.WithTimeout(r.Context(), awaitNamed)
 	c := f.o.Manager.Table().ByID(q.Get("circuit"))
 	if c == nil && q.Get("circuit") != "" {
 		c = f.o.Manager.AwaitCircuit(waiting, q.Get("circuit"), 0)

@@ -31,8 +31,9 @@ const (
 	socketTicket   = "berth-ticket."
 )
 
-// awaitCircuit is how long a tunnel waits for a circuit that its ticket names and the proxy does not know yet.
-const awaitCircuit = 10 * time.Second
+// awaitCircuit is how long a tunnel waits for a circuit that its ticket names and the proxy does not know yet. It is less than clients
+// wait for an answer (api, proxyConnect): that a circuit is gone has to reach them, so that they fetch another ticket.
+const awaitCircuit = 5 * time.Second
 
 // admit finds the circuit that a request for a tunnel names and lets its ticket decide.
 func (f *Front) admit(r *http.Request, ticket string) (*circuit.Circuit, error) {

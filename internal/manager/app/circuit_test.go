@@ -544,7 +544,9 @@ func TestReportsOfUseMeetOthers(t *testing.T) {
 	ctx := t.Context()
 	ids := []string{r.launched("jupyter").Circuit.ID, r.launched("web").Circuit.ID}
 	slices.Sort(ids)
-	for gaveUp := 0; gaveUp < 3; {
+	gaveUp := 0
+	for rounds := 0; gaveUp < 3; rounds++ {
+		require.Less(t, rounds, 20, "the report never gives up")
 		tx, err := r.store.Pool().Begin(ctx)
 		r.must(err)
 		defer func() { _ = tx.Rollback(context.Background()) }()

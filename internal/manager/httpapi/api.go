@@ -140,7 +140,7 @@ type API struct {
 	tunnels atomic.Int64
 	places  *throttle.Places
 	logins  *throttle.Logins
-	// destroyWait is the constant of that name.
+	// destroyWait is how long the end of a session holds its request; tests change it.
 	destroyWait time.Duration
 }
 

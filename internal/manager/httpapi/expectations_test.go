@@ -58,7 +58,8 @@ func TestEventsOfOtherObjects(t *testing.T) {
 	require.NoError(t, err)
 	c.user("eve", "user", true)
 	e := next(t, live)
-	for n := 0; e["event"] == api.ObjectsResync; n++ { // a connection that was made late says to look again, which may tell of all before
+	// A connection that was made late says to look again, which may tell of all before.
+	for n := 0; n < 20 && e["event"] == api.ObjectsResync; n++ {
 		c.user(fmt.Sprint("eve", n), "user", true)
 		e = next(t, live)
 	}

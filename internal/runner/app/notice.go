@@ -113,7 +113,7 @@ type noticer struct {
 	uid  int
 	now  func() time.Time
 	read func() ([]listener, error)
-	// ask is speaks where it is nil.
+	// ask replaces speaks in tests.
 	ask func(ctx context.Context, port int, patience time.Duration) (p run.AppProtocol, sure bool)
 
 	mu    sync.Mutex

@@ -23,6 +23,7 @@ import (
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/posix"
 	"berth.dev/berth/internal/testkit/address"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // TestProxyProcess is the proxy of the test below, in a process of its own.
@@ -71,6 +72,37 @@ func (v *victim) kill() {
 	_ = v.cmd.Wait()
 }
 
+// gate is told when the first half of a chunk was sent, and opens for the second.
+type gate struct{ reached, open chan struct{} }
+
+// half is a chunk whose second half waits at a gate.
+type half struct {
+	chunk []byte
+	at    int
+	gate  gate
+}
+
+func (h *half) Read(b []byte) (int, error) {
+	end := len(h.chunk)
+	switch {
+	case h.at == end:
+		return 0, io.EOF
+	case h.at < end/2:
+		end /= 2
+	case h.at == end/2:
+		h.gate.reached <- struct{}{}
+		<-h.gate.open
+	}
+	n := copy(b, h.chunk[h.at:end])
+	h.at += n
+	return n, nil
+}
+
+func (h *half) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.ContentLength = int64(len(h.chunk))
+	return client.Transport.RoundTrip(r)
+}
+
 // Proxies that die by SIGKILL in the middle of 8 uploads: what was acknowledged is there, clients go on, and
 // every file is right and there once.
 func TestKilledProxies(t *testing.T) {
@@ -81,7 +113,12 @@ func TestKilledProxies(t *testing.T) {
 	const files, size, step, each, kills = 8, 4 << 20, 256 << 10, 10, 6
 	var sent atomic.Int64   // chunks that were acknowledged
 	var killed atomic.Int64 // how often; a proxy takes no more than some chunks before it is killed, however fast it is
-	var failed atomic.Int64
+	var failed atomic.Int64 // chunks
+	var held atomic.Int64   // chunks of which one half is sent only after a kill
+	gates := make([]gate, kills)
+	for n := range gates {
+		gates[n] = gate{reached: make(chan struct{}, 100), open: make(chan struct{})}
+	}
 	sums := make([][32]byte, files)
 	var wg sync.WaitGroup
 	for i := range files {
@@ -95,10 +132,8 @@ func TestKilledProxies(t *testing.T) {
 			p := &proxy{t: t, url: "http://" + v.addr}
 			for deadline := time.Now().Add(5 * time.Minute); time.Now().Before(deadline); {
 				a, err := p.try("HEAD", "/upload", token(tok), nil, nil)
-				if err != nil {
-					failed.Add(1)
-				}
 				if n := killed.Load(); err != nil || a.status != 200 || n < kills && sent.Load() >= 2*each*(n+1) {
+					<-time.After(time.Millisecond)
 					continue
 				}
 				at := a.offset(t)
@@ -109,7 +144,16 @@ func TestKilledProxies(t *testing.T) {
 				if at == size {
 					return
 				}
-				a, err = p.try("PATCH", "/upload", token(tok), patchHeaders(at), bytes.NewReader(data[at:min(at+step, size)]))
+				chunk := data[at:min(at+step, size)]
+				if n := held.Load(); n < kills && n == killed.Load() && sent.Load() >= each*(n+1) && held.CompareAndSwap(n, n+1) {
+					h := &half{chunk: chunk, gate: gates[n]}
+					a, err = (&proxy{t: t, url: p.url, rt: h}).try("PATCH", "/upload", token(tok), patchHeaders(at), h)
+					if killed.Load() == n {
+						held.Store(n) // it failed before its half was sent: the proxy had just started, and another one is held
+					}
+				} else {
+					a, err = p.try("PATCH", "/upload", token(tok), patchHeaders(at), bytes.NewReader(chunk))
+				}
 				if err == nil && a.status == 204 {
 					acknowledged = a.offset(t)
 					sent.Add(1)
@@ -120,14 +164,15 @@ func TestKilledProxies(t *testing.T) {
 			t.Errorf("f%d did not end", i)
 		})
 	}
-	for n := range int64(kills) {
-		require.Eventually(t, func() bool { return sent.Load() >= each*(n+1) || t.Failed() }, 2*time.Minute, time.Millisecond)
+	for _, g := range gates {
+		await.Value(t, g.reached)
 		v.kill()
 		killed.Add(1)
+		close(g.open)
 		v.start()
 	}
 	wg.Wait()
-	require.Positive(t, failed.Load(), "some requests met a dead proxy")
+	require.GreaterOrEqual(t, failed.Load(), int64(kills), "each kill met a chunk half way")
 	for i := range files {
 		require.Equal(t, sums[i], sha256.Sum256([]byte(r.read(fmt.Sprint("d/f", i)))), i)
 	}

@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string) ([]byte, error) {
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second // of what the program started; a machine that is busy reads what was printed within that
+	cmd.WaitDelay = time.Second
 	var out limited
 	cmd.Stdout, cmd.Stderr = &out, io.Discard
 	err := cmd.Run()

@@ -84,7 +84,8 @@ func TestRightsReachEveryLifeOfANode(t *testing.T) {
 	complete := func() map[string]int64 {
 		t.Helper()
 		told := map[string]int64{}
-		for {
+		for end := time.Now().Add(time.Minute); ; {
+			require.True(t, time.Now().Before(end), "nothing new was told")
 			q := await.Value(t, requests)
 			maps.Copy(told, q.Epochs)
 			if q.Complete && q.Boot == boot && len(told) > 0 {

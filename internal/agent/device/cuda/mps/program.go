@@ -59,7 +59,7 @@ func (p Program) command(ctx context.Context, d Daemon, args ...string) *exec.Cm
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CUDA_MPS_PIPE_DIRECTORY=" + d.Pipe, "CUDA_MPS_LOG_DIRECTORY=" + d.Log,
 		"CUDA_VISIBLE_DEVICES=" + strings.Join(d.Cards, ",")}, p.Env...)
 	cmd.Dir = "/"
-	cmd.WaitDelay = 5 * time.Second // what a daemon inherited keeps nobody waiting for longer; what was printed is read within that
+	cmd.WaitDelay = time.Second // what a daemon inherited keeps nobody waiting
 	return cmd
 }
 
