@@ -78,6 +78,8 @@ func (n *kernel) rights(ctx context.Context, v view) error {
 			k.Evict(n.id, v.record.Generation, cluster.ReasonRightEnded,
 				fmt.Sprintf("its owner has no right to folder %s any more, and its programs kept hold of it", w.Name))
 			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx) // what is wanted of the kernel has changed; what became of this try is found out by the next
 		default:
 			errs = append(errs, err)
 			k.Note(n.id, v.record.Generation,

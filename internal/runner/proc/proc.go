@@ -199,13 +199,10 @@ const restEnds = 5 * time.Second
 // the next start wants. Call it right after Done: numbers are given out in turn, so this one is not another's so soon.
 func (p *Process) KillRest() {
 	p.table.mu.Lock()
-	var err error = syscall.ESRCH
-	if p.table.live[p.PID] == nil {
-		err = syscall.Kill(-p.PID, syscall.SIGKILL)
-	}
+	left := p.table.live[p.PID] == nil && syscall.Kill(-p.PID, syscall.SIGKILL) == nil
 	p.table.mu.Unlock()
 	pause, until := time.Millisecond, time.Now().Add(restEnds)
-	for err == nil && runs(p.PID) && time.Now().Before(until) {
+	for left && runs(p.PID) && time.Now().Before(until) {
 		time.Sleep(pause)
 		pause = min(2*pause, 50*time.Millisecond)
 	}
